@@ -1,0 +1,2 @@
+//! The `spinney` binary.
+fn main() {}
