@@ -1,1 +1,22 @@
-//! placeholder
+//! Loads weights and says which ops, in which order, make a forward and a step.
+//!
+//! Knows layers and checkpoints; knows nothing of requests, scheduling or devices' names. The
+//! forward passes are written once over [`ops::Backend`].
+
+mod check;
+mod config;
+mod error;
+mod plan;
+mod runner;
+mod source;
+
+pub use check::{CheckReport, check};
+pub use config::{DrafterConfig, LayerKind, ModelConfig};
+pub use error::ModelError;
+pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
+pub use plan::{MemoryPlan, PlanLine};
+pub use runner::{
+    Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig, SequenceStart,
+    SequenceStep, Shape, StepOutput, StepSequence, StepTiming, TokenLogprob,
+};
+pub use source::{CheckpointSource, LoadProgress};

@@ -1,1 +1,77 @@
-//! placeholder
+//! Makes one op correct everywhere and fast on the GPU.
+//!
+//! A [`Backend`] owns memory and runs about two dozen fused ops on pre-allocated buffers. Every op
+//! lives in a module of its own: argument struct, shape rules, CPU reference, tests. The crate
+//! knows rows, sequences and slots; it does not know layers or models.
+//!
+//! Invariants:
+//! - A row's bits depend on that row's tokens and state only, never on how many rows ran beside it.
+//! - No op takes a host argument that changes from step to step: lengths, tokens, parents, tables
+//!   live in buffers, so that one captured graph can serve every step of a bucket.
+//! - `unsafe` and `cfg(feature = "cuda")` exist in this crate only.
+
+mod accept_walk;
+mod advance;
+mod attention;
+mod backend;
+mod batch;
+mod commit;
+mod conv_tree;
+mod cpu;
+mod cuda;
+mod draft_attention;
+mod draft_tree;
+mod element;
+mod embed;
+mod error;
+mod gated_norm;
+mod gdn;
+mod kv;
+mod limits;
+mod linear;
+mod logprobs;
+mod mapped_file;
+mod norm_rope;
+mod philox;
+mod rms_norm;
+mod rows;
+mod sample;
+mod sampling;
+mod slots;
+mod swiglu;
+mod tensor;
+mod topk;
+mod tree_tables;
+
+pub use accept_walk::{AcceptWalk, CutReason, Walk};
+pub use advance::Advance;
+pub use attention::Attention;
+pub use backend::Backend;
+pub use batch::{Batch, Rows};
+pub use commit::{CompactKv, GdnCommit};
+pub use conv_tree::ConvTree;
+pub use cpu::Cpu;
+pub use cuda::Cuda;
+pub use draft_attention::{BlockMask, DraftAttention};
+pub use draft_tree::{BuildTree, DraftPlan, PHI_BUDGETS, PHI_LENGTHS, Prediction};
+pub use element::Element;
+pub use embed::Embed;
+pub use error::OpsError;
+pub use gated_norm::GatedNorm;
+pub use gdn::{GdnJournal, GdnMode, GdnScan, GdnShape, GdnState};
+pub use kv::KvLayer;
+pub use limits::*;
+pub use linear::{Linear, Output, Summation};
+pub use logprobs::{TokenLogprobs, row_logprobs};
+pub use mapped_file::MappedFile;
+pub use norm_rope::{KvTarget, NormRope, QuerySource};
+pub use philox::uniform;
+pub use rms_norm::RmsNorm;
+pub use rows::{ContextRows, CopyColumns, GatherRows};
+pub use sample::Sample;
+pub use sampling::{SamplingParams, SamplingRow};
+pub use slots::Slots;
+pub use swiglu::Swiglu;
+pub use tensor::{Dtype, Storage, Tensor};
+pub use topk::TopK;
+pub use tree_tables::{TreeTables, TreeTablesFrom};

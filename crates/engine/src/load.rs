@@ -1,0 +1,179 @@
+//! Starting an engine: what to load, with which limits.
+
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use model::{CheckReport, CheckpointSource, Dtype, MemoryPlan};
+
+use crate::{EngineError, EngineHandle, StepOutput};
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The GPU if there is one, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU.
+    Cuda,
+}
+
+/// How drafts are verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// No drafts.
+    None,
+    /// A chain.
+    Dflash,
+    /// A tree.
+    Ddtree,
+}
+
+/// Nodes of a draft tree, root not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// Chosen per step from start-up timings and running acceptance.
+    Auto,
+    /// Always this many, 1 to 63.
+    Fixed(usize),
+}
+
+/// What to load.
+#[derive(Clone, Debug)]
+pub struct LoadSpec {
+    /// The target.
+    pub target: CheckpointSource,
+    /// The drafter; needed unless the algorithm is `None`.
+    pub drafter: Option<CheckpointSource>,
+    /// Where to run.
+    pub device: Device,
+    /// Storage of weights and KV; `None` = the device's own choice (CPU: f32).
+    pub dtype: Option<Dtype>,
+    /// Ids `0..vocab_used` name tokens.
+    pub vocab_used: usize,
+}
+
+/// Limits and modes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// Chain, tree or none.
+    pub algorithm: Algorithm,
+    /// Drafts of a chain (block size less one); `None` = the drafter's block.
+    pub chain_drafts: Option<usize>,
+    /// Nodes of a tree.
+    pub budget: Budget,
+    /// Candidates per depth, 1 to 15; `None` = 8 up to budget 31, else 15.
+    pub topk_cap: Option<usize>,
+    /// Sequences at once.
+    pub running_max: usize,
+    /// Requests waiting at most; 0 = no limit.
+    pub queue_max: usize,
+    /// Longest prompt and output; `None` = the model's, lowered to what the pool holds.
+    pub context_length: Option<usize>,
+    /// Tokens the KV pool holds; `None` = context length times sequences, within reason.
+    pub tokens_total: Option<usize>,
+    /// Tokens of one prefill call, at most 2,048 (chunks start at its multiples).
+    pub prefill_chunk: usize,
+    /// Draft no more when more than this many sequences run; 0 = always draft.
+    pub draft_batch_max: usize,
+    /// Skip warm-up and the timing table (`auto` then means budget 15).
+    pub skip_warmup: bool,
+}
+
+/// Facts about a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    /// `model_type` of the config.
+    pub model_type: String,
+    /// `architectures` of the config.
+    pub architectures: Vec<String>,
+    /// Rows of the head.
+    pub vocab_rows: usize,
+    /// Ids that name tokens.
+    pub vocab_used: usize,
+    /// Longest prompt and output.
+    pub context_length: usize,
+    /// Tokens the KV pool holds.
+    pub tokens_total: usize,
+    /// Device in use.
+    pub device: String,
+    /// What is allocated.
+    pub plan: MemoryPlan,
+    /// In effect.
+    pub algorithm: Algorithm,
+    /// In effect.
+    pub budget: Budget,
+    /// In effect.
+    pub topk: usize,
+    /// In effect, for chains.
+    pub chain_drafts: usize,
+}
+
+/// Where the engine is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading configurations.
+    Init,
+    /// Loading weights.
+    Weights,
+    /// First forwards and timings.
+    Warmup,
+    /// Taking requests.
+    Ready,
+    /// Finishing what was taken.
+    Draining,
+    /// Dead; [`Status::error`] says why.
+    Failed,
+    /// Ended on request.
+    Stopped,
+}
+
+/// Loading progress and health.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// Where it is.
+    pub phase: Phase,
+    /// Bytes of weights converted.
+    pub bytes_done: u64,
+    /// Bytes of weights in all; 0 = not known yet.
+    pub bytes_total: u64,
+    /// Since the last sign of life of the engine thread.
+    pub heartbeat_age: Duration,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Start-up timings: shape name and milliseconds of one step of one sequence.
+    pub step_times_ms: Vec<(String, f64)>,
+}
+
+/// What `spinney check` prints.
+#[derive(Clone, Debug)]
+pub struct CheckOutput {
+    /// The target's tensors.
+    pub target: CheckReport,
+    /// The drafter's.
+    pub drafter: Option<CheckReport>,
+    /// What a server with this configuration would allocate.
+    pub info: ModelInfo,
+}
+
+/// The engine thread.
+#[derive(Debug)]
+pub struct Engine {
+    /// Commands and counters.
+    pub handle: EngineHandle,
+    /// One message per step; closed when the thread ends.
+    pub outputs: Receiver<StepOutput>,
+}
+
+impl Engine {
+    /// Reads the configurations (errors come back at once), then loads and warms up on the engine
+    /// thread; [`EngineHandle::status`] tells when it is ready or has failed.
+    pub fn start(_spec: LoadSpec, _config: EngineConfig) -> Result<Engine, EngineError> {
+        todo!()
+    }
+}
+
+/// Verifies every tensor and computes the plan, without starting anything.
+pub fn check(_spec: &LoadSpec, _config: &EngineConfig) -> Result<CheckOutput, EngineError> {
+    todo!()
+}

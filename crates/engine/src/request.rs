@@ -1,0 +1,115 @@
+//! What crosses between server and engine.
+
+use model::{SamplingParams, TokenLogprob};
+
+/// Names a request inside the process; minted by [`crate::EngineHandle::submit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// One sequence to generate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// Sampling options.
+    pub sampling: SamplingParams,
+    /// Tokens to emit at most; lowered to what the context holds. 0 only with `prompt_logprobs`:
+    /// the request then ends after its prompt, without any output.
+    pub max_tokens: usize,
+    /// Stop ids are not chosen before this many tokens.
+    pub min_tokens: usize,
+    /// Ids that end the sequence. The stop id is part of the output.
+    pub stop_ids: Vec<u32>,
+    /// Log-probabilities of the output with this many alternatives.
+    pub logprobs: Option<usize>,
+    /// Log-probabilities of the prompt with this many alternatives.
+    pub prompt_logprobs: Option<usize>,
+    /// `false` runs this request without drafting.
+    pub speculative: bool,
+}
+
+/// What one step did to the requests it touched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// At most one entry per request.
+    pub updates: Vec<RequestUpdate>,
+    /// Parts of the step; `None` for prefills.
+    pub timing: Option<model::StepTiming>,
+}
+
+/// News of one request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestUpdate {
+    /// Which.
+    pub id: RequestId,
+    /// Log-probabilities of prompt tokens 1, 2, ... as far as they are known now.
+    pub prompt_logprobs: Vec<TokenLogprob>,
+    /// New output tokens in order.
+    pub tokens: Vec<TokenUpdate>,
+    /// Present exactly once per request, in its last update.
+    pub finish: Option<Finish>,
+}
+
+/// One output token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenUpdate {
+    /// Its id.
+    pub id: u32,
+    /// If asked for.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// The end of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// Why.
+    pub reason: FinishReason,
+    /// Prompt tokens.
+    pub prompt_tokens: usize,
+    /// Output tokens that count: all that were sent, or what [`crate::EngineHandle::finish`] kept.
+    pub completion_tokens: usize,
+    /// Counters and times.
+    pub stats: RequestStats,
+}
+
+/// Why a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop id, which is the last token.
+    Stop,
+    /// `max_tokens` or the context.
+    Length,
+    /// Ended by [`crate::EngineHandle::finish`]: the server found a stop string.
+    Finished,
+    /// Ended by [`crate::EngineHandle::abort`].
+    Aborted,
+    /// The engine failed; the text says why.
+    Error(String),
+}
+
+/// Counters of one request, taken after the cut. The prefill token is no step; every decode step
+/// counts, one-row steps too.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestStats {
+    /// Verify passes.
+    pub steps: usize,
+    /// Verified nodes without the root.
+    pub drafted: usize,
+    /// Accepted nodes.
+    pub accepted: usize,
+    /// `[k]` = steps with exactly k accepted nodes; 16 entries.
+    pub acceptance_histogram: Vec<usize>,
+    /// From submission to the first prefill.
+    pub queue_ms: f64,
+    /// From the first prefill to the first token.
+    pub prefill_ms: f64,
+    /// From the first token to the last.
+    pub decode_ms: f64,
+}
+
+impl RequestStats {
+    /// Tokens per step: 1 + accepted / steps; 1 before the first step.
+    pub fn mean_acceptance_length(&self) -> f64 {
+        1.0 + self.accepted as f64 / self.steps.max(1) as f64
+    }
+}

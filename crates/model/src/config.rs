@@ -1,0 +1,92 @@
+//! `config.json` of the target and of the drafter.
+
+use crate::{CheckpointSource, ModelError};
+
+/// What mixes tokens in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Softmax attention over the whole context.
+    FullAttention,
+    /// Gated DeltaNet.
+    LinearAttention,
+}
+
+/// The target's sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// `model_type` as written.
+    pub model_type: String,
+    /// `architectures` as written.
+    pub architectures: Vec<String>,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the MLP.
+    pub intermediate_size: usize,
+    /// What each layer is.
+    pub layers: Vec<LayerKind>,
+    /// Query heads.
+    pub attention_heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Values per attention head.
+    pub head_dim: usize,
+    /// Rotated values per head.
+    pub rotary_dim: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Sizes of the GDN layers.
+    pub gdn: ops::GdnShape,
+    /// Rows of embedding and head.
+    pub vocab_size: usize,
+    /// Longest context.
+    pub context_max: usize,
+    /// Epsilon of all norms.
+    pub norm_eps: f32,
+    /// The head is the embedding table.
+    pub tied_head: bool,
+}
+
+/// The drafter's sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DrafterConfig {
+    /// Width of the residual stream; the target's.
+    pub hidden_size: usize,
+    /// Width of the MLP.
+    pub intermediate_size: usize,
+    /// What each layer's block rows may see.
+    pub layers: Vec<ops::BlockMask>,
+    /// Query heads.
+    pub attention_heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Rows of a block, anchor included.
+    pub block_size: usize,
+    /// Id of the mask token.
+    pub mask_token: u32,
+    /// Target layers whose outputs are the features.
+    pub taps: Vec<usize>,
+    /// Layers of the target it was trained for.
+    pub target_layers: usize,
+    /// Rows of the target's embedding it was trained for.
+    pub vocab_size: usize,
+    /// Epsilon of all norms.
+    pub norm_eps: f32,
+}
+
+impl ModelConfig {
+    /// Reads the target's `config.json`, wrapper or text-only.
+    pub fn read(_source: &CheckpointSource) -> Result<Self, ModelError> {
+        todo!()
+    }
+}
+
+impl DrafterConfig {
+    /// Reads the drafter's `config.json` and checks that it fits the target.
+    pub fn read(_source: &CheckpointSource, _target: &ModelConfig) -> Result<Self, ModelError> {
+        todo!()
+    }
+}

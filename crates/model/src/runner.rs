@@ -1,0 +1,231 @@
+//! Runs forward passes and steps over pre-allocated memory.
+
+use ops::{Backend, CutReason, Dtype, Prediction, SamplingParams};
+
+use crate::{CheckpointSource, DrafterConfig, LoadProgress, MemoryPlan, ModelConfig, ModelError};
+
+/// Sizes that are fixed at start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunnerConfig {
+    /// Sequences that can run at once = state slots.
+    pub sequences_max: usize,
+    /// Longest prompt + output of one sequence, at most the model's.
+    pub context_max: usize,
+    /// Pages of 64 tokens in the KV pool, shared by all sequences.
+    pub kv_pages: usize,
+    /// Rows of one prefill call.
+    pub prefill_rows_max: usize,
+    /// Rows of one sequence in a step: 1 + largest budget.
+    pub tree_rows_max: usize,
+    /// Candidates per drafted depth.
+    pub topk: usize,
+    /// Storage of weights.
+    pub weight_dtype: Dtype,
+    /// Storage of keys and values.
+    pub kv_dtype: Dtype,
+    /// Ids `0..vocab_used` name tokens; later rows of the head are never sampled.
+    pub vocab_used: usize,
+}
+
+/// How a sequence drafts in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// No draft: one row.
+    Plain,
+    /// The top-1 chain of this many drafts (1..=15).
+    Chain(usize),
+    /// The best tree of this many nodes (1..=63).
+    Tree(usize),
+}
+
+impl Shape {
+    /// Rows of a sequence in the verify pass: the root and the drafts.
+    pub fn rows(self) -> usize {
+        match self {
+            Shape::Plain => 1,
+            Shape::Chain(drafts) | Shape::Tree(drafts) => 1 + drafts,
+        }
+    }
+}
+
+/// What a slot must know before its first prefill.
+#[derive(Clone, Debug)]
+pub struct SequenceStart<'a> {
+    /// The slot; its former contents are forgotten.
+    pub slot: usize,
+    /// The whole prompt, not empty.
+    pub prompt: &'a [u32],
+    /// Pages that hold prompt and output, in order.
+    pub pages: &'a [u32],
+    /// Sampling options.
+    pub sampling: &'a SamplingParams,
+    /// Ids that end the sequence, at most `ops::STOP_IDS_MAX`.
+    pub stop_ids: &'a [u32],
+    /// Stop ids are banned until this many tokens were emitted.
+    pub tokens_min: usize,
+    /// Tokens to emit at most, at least 1.
+    pub tokens_max: usize,
+    /// Report log-probabilities with this many alternatives; `None` = off.
+    pub logprobs: Option<usize>,
+}
+
+/// A piece of a prompt.
+#[derive(Clone, Debug)]
+pub struct Chunk<'a> {
+    /// The sequence's slot.
+    pub slot: usize,
+    /// Position of the first token: everything before it has been prefilled.
+    pub start: usize,
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// The prompt ends here: sample the first output token.
+    pub last: bool,
+    /// Log-probabilities of the prompt's tokens with this many alternatives. The chunk reports the
+    /// tokens at positions `start + 1 ..`; `next` is the token after the chunk, if there is one.
+    pub prompt_logprobs: Option<PromptLogprobs>,
+}
+
+/// What [`Chunk::prompt_logprobs`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptLogprobs {
+    /// Alternatives per token.
+    pub top: usize,
+    /// Token after the chunk.
+    pub next: Option<u32>,
+}
+
+/// A token's log-probability under the raw law of the target, and the most likely alternatives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// Natural log.
+    pub logprob: f32,
+    /// `(id, logprob)`, descending, ties to the lower id.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// One output token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Emitted {
+    /// Its id.
+    pub id: u32,
+    /// Present where the sequence asked for it.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// Result of one chunk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrefillOutput {
+    /// The slot of the chunk.
+    pub slot: usize,
+    /// First output token, if the prompt ended.
+    pub first: Option<Emitted>,
+    /// The first token already ends the sequence.
+    pub ended: Option<CutReason>,
+    /// Log-probabilities of prompt tokens, in order, if asked for.
+    pub prompt_logprobs: Vec<TokenLogprob>,
+}
+
+/// A sequence's part in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceStep {
+    /// Its slot.
+    pub slot: usize,
+    /// How it drafts.
+    pub shape: Shape,
+}
+
+/// What a step did to one sequence, after the cut.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSequence {
+    /// Its slot.
+    pub slot: usize,
+    /// Emitted tokens, at least one.
+    pub tokens: Vec<Emitted>,
+    /// Nodes that were verified, root and padding not counted.
+    pub drafted: usize,
+    /// Accepted drafts that were kept.
+    pub accepted: usize,
+    /// Why the sequence ended, if it did.
+    pub ended: Option<CutReason>,
+    /// Acceptance predicted from this step's draft for every shape; `None` without a draft.
+    pub prediction: Option<Prediction>,
+}
+
+/// Milliseconds of the parts of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepTiming {
+    /// Drafter forward and head.
+    pub draft_ms: f64,
+    /// Candidates and tree.
+    pub build_ms: f64,
+    /// Target forward and head.
+    pub verify_ms: f64,
+    /// Sampling and walk.
+    pub sample_ms: f64,
+    /// Commit and the drafter's context.
+    pub commit_ms: f64,
+}
+
+/// Result of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepOutput {
+    /// One entry per sequence, in the order given.
+    pub sequences: Vec<StepSequence>,
+    /// Where the time went.
+    pub timing: StepTiming,
+}
+
+/// A loaded model with all its memory.
+pub struct Runner<B: Backend> {
+    _backend: B,
+}
+
+impl<B: Backend> Runner<B> {
+    /// Loads target and drafter and allocates everything.
+    pub fn load(
+        _backend: B,
+        _target: &CheckpointSource,
+        _drafter: Option<&CheckpointSource>,
+        _config: RunnerConfig,
+        _progress: &LoadProgress,
+    ) -> Result<Self, ModelError> {
+        todo!()
+    }
+
+    /// The sizes it was made with.
+    pub fn config(&self) -> &RunnerConfig {
+        todo!()
+    }
+
+    /// The target's sizes.
+    pub fn target_config(&self) -> &ModelConfig {
+        todo!()
+    }
+
+    /// The drafter's sizes, if there is one.
+    pub fn drafter_config(&self) -> Option<&DrafterConfig> {
+        todo!()
+    }
+
+    /// What was allocated.
+    pub fn plan(&self) -> &MemoryPlan {
+        todo!()
+    }
+
+    /// Gives a slot to a new sequence. The prompt is at least one token; prompt and output fit
+    /// `pages`.
+    pub fn start(&mut self, _start: &SequenceStart<'_>) -> Result<(), ModelError> {
+        todo!()
+    }
+
+    /// Runs the chunks in one forward; together they have at most `prefill_rows_max` tokens.
+    pub fn prefill(&mut self, _chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
+        todo!()
+    }
+
+    /// One step of every given sequence: draft, build, verify, sample, walk, commit. The shapes
+    /// together have at most 512 rows. Without a drafter every shape must be plain.
+    pub fn step(&mut self, _sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
+        todo!()
+    }
+}

@@ -1,0 +1,99 @@
+//! The CPU backend: every op as its readable reference, in f32, with a fixed order of summation.
+
+use crate::{
+    AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
+    DraftAttention, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, NormRope,
+    OpsError, RmsNorm, Sample, Swiglu, TokenLogprobs, TopK, TreeTablesFrom,
+};
+
+/// Host memory and the calling thread, with the rayon pool for large ops.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cpu;
+
+macro_rules! ops {
+    ($($name:ident: $args:ident => $function:path;)*) => {
+        $(fn $name(&self, op: $args<'_, Self>) -> Result<(), OpsError> {
+            $function(op);
+            Ok(())
+        })*
+    };
+}
+
+impl Backend for Cpu {
+    type Buf<T: Element> = Box<[T]>;
+
+    fn name(&self) -> String {
+        "cpu".into()
+    }
+
+    fn alloc<T: Element>(&self, len: usize) -> Result<Box<[T]>, OpsError> {
+        let mut values = Vec::new();
+        values
+            .try_reserve_exact(len)
+            .map_err(|error| OpsError::OutOfMemory {
+                bytes: len.saturating_mul(size_of::<T>()),
+                reason: error.to_string(),
+            })?;
+        values.resize(len, T::zeroed());
+        Ok(values.into_boxed_slice())
+    }
+
+    fn len<T: Element>(&self, buf: &Box<[T]>) -> usize {
+        buf.len()
+    }
+
+    fn upload<T: Element>(
+        &self,
+        values: &[T],
+        buf: &mut Box<[T]>,
+        offset: usize,
+    ) -> Result<(), OpsError> {
+        buf[offset..offset + values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn download<T: Element>(
+        &self,
+        buf: &Box<[T]>,
+        offset: usize,
+        values: &mut [T],
+    ) -> Result<(), OpsError> {
+        values.copy_from_slice(&buf[offset..offset + values.len()]);
+        Ok(())
+    }
+
+    fn zero<T: Element>(
+        &self,
+        buf: &mut Box<[T]>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        buf[offset..offset + len].fill(T::zeroed());
+        Ok(())
+    }
+
+    ops! {
+        embed: Embed => crate::embed::cpu;
+        rms_norm: RmsNorm => crate::rms_norm::cpu;
+        linear: Linear => crate::linear::cpu;
+        swiglu: Swiglu => crate::swiglu::cpu;
+        gather_rows: GatherRows => crate::rows::gather_cpu;
+        copy_columns: CopyColumns => crate::rows::copy_columns_cpu;
+        conv_tree: ConvTree => crate::conv_tree::cpu;
+        gdn_scan: GdnScan => crate::gdn::cpu;
+        gated_norm: GatedNorm => crate::gated_norm::cpu;
+        norm_rope: NormRope => crate::norm_rope::cpu;
+        tree_attention: Attention => crate::attention::tree_cpu;
+        prefill_attention: Attention => crate::attention::prefill_cpu;
+        draft_attention: DraftAttention => crate::draft_attention::cpu;
+        topk_logprobs: TopK => crate::topk::cpu;
+        build_tree: BuildTree => crate::draft_tree::cpu;
+        tree_tables: TreeTablesFrom => crate::tree_tables::cpu;
+        sample: Sample => crate::sample::cpu;
+        accept_walk: AcceptWalk => crate::accept_walk::cpu;
+        compact_kv: CompactKv => crate::commit::compact_kv_cpu;
+        gdn_commit: GdnCommit => crate::commit::gdn_cpu;
+        advance: Advance => crate::advance::cpu;
+        token_logprobs: TokenLogprobs => crate::logprobs::cpu;
+    }
+}
