@@ -4,11 +4,16 @@
 //! forward passes are written once over [`ops::Backend`].
 
 mod check;
+mod checkpoint;
 mod config;
+mod drafter;
 mod error;
 mod plan;
 mod runner;
 mod source;
+mod target;
+mod weights;
+mod workspace;
 
 pub use check::{CheckReport, check};
 pub use config::{DrafterConfig, LayerKind, ModelConfig};

@@ -1,6 +1,13 @@
 //! The memory plan: what is allocated at start, before the first request.
 
-use crate::{DrafterConfig, ModelConfig, RunnerConfig};
+use ops::{
+    EMIT_MAX, GdnState, KvLayer, LOGIT_BIAS_MAX, PAGE_TOKENS, STOP_IDS_MAX, SamplingRow,
+    TREE_ROWS_MAX,
+};
+
+use crate::runner::{bucket, result_bytes};
+use crate::workspace::{LOGITS_SLICE_ROWS, Widths, WorkspaceRows};
+use crate::{DrafterConfig, LayerKind, ModelConfig, RunnerConfig};
 
 /// One line of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,18 +29,211 @@ pub struct MemoryPlan {
     pub slots: usize,
 }
 
+/// Rows of the largest forward of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunnerRows {
+    pub(crate) prefill: usize,
+    pub(crate) verify: usize,
+    /// Block rows of the drafter, anchors included.
+    pub(crate) blocks: usize,
+    /// Block rows whose logits are needed.
+    pub(crate) drafted: usize,
+    pub(crate) logits: usize,
+}
+
+impl RunnerRows {
+    pub(crate) fn of(drafter: Option<&DrafterConfig>, config: &RunnerConfig) -> Self {
+        let largest = *ops::ROW_BUCKETS.last().expect("there are buckets");
+        let sequences = config.sequences_max;
+        let verify = bucket((sequences * config.tree_rows_max).min(largest));
+        let drafted = drafter.map_or(0, |sizes| sequences * sizes.depths());
+        RunnerRows {
+            prefill: config.prefill_rows_max,
+            verify,
+            blocks: drafter.map_or(0, |sizes| sequences * sizes.block_size),
+            drafted,
+            logits: verify.max(drafted).max(LOGITS_SLICE_ROWS).max(sequences),
+        }
+    }
+
+    pub(crate) fn workspace(self) -> WorkspaceRows {
+        let forward = self.prefill.max(self.verify).max(self.blocks);
+        WorkspaceRows {
+            forward,
+            logits: self.logits,
+        }
+    }
+}
+
 impl MemoryPlan {
     /// What a runner of these sizes allocates.
     pub fn of(
-        _target: &ModelConfig,
-        _drafter: Option<&DrafterConfig>,
-        _config: &RunnerConfig,
+        target: &ModelConfig,
+        drafter: Option<&DrafterConfig>,
+        config: &RunnerConfig,
     ) -> Self {
-        todo!()
+        let rows = RunnerRows::of(drafter, config);
+        let widths = Widths::of(target, drafter);
+        let pool = |layers: usize, heads: usize, head_dim: usize| {
+            layers * KvLayer::<ops::Cpu>::bytes(config.kv_dtype, config.kv_pages, heads, head_dim)
+        };
+        let mut lines = Vec::new();
+        let mut line = |part, bytes: usize| {
+            lines.push(PlanLine {
+                part,
+                bytes: bytes as u64,
+            })
+        };
+        line("target weights", target_weight_bytes(target, config));
+        if let Some(sizes) = drafter {
+            line("drafter weights", drafter_weight_bytes(sizes, config));
+        }
+        let attention = target.attention_layers();
+        line(
+            "target KV pages",
+            pool(attention, target.kv_heads, target.head_dim),
+        );
+        if let Some(sizes) = drafter {
+            line(
+                "drafter KV pages",
+                pool(sizes.layers.len(), sizes.kv_heads, sizes.head_dim),
+            );
+        }
+        let slot = GdnState::<ops::Cpu>::slot_bytes(target.gdn);
+        line(
+            "recurrent state",
+            target.gdn_layers() * config.sequences_max * slot,
+        );
+        line(
+            "verify journal",
+            journal_bytes(target, target.gdn_layers(), rows.verify),
+        );
+        line(
+            "workspace",
+            workspace_bytes(target, drafter, config, &widths, rows),
+        );
+        line("tables and results", table_bytes(target, config, rows));
+        MemoryPlan {
+            lines,
+            kv_pages: config.kv_pages,
+            slots: config.sequences_max,
+        }
     }
 
     /// Sum of all parts in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.lines.iter().map(|line| line.bytes).sum()
+    }
+}
+
+/// Matrices in the storage type, vectors in f32.
+fn weight_bytes(matrices: usize, vectors: usize, config: &RunnerConfig) -> usize {
+    matrices * config.weight_dtype.bytes() + vectors * size_of::<f32>()
+}
+
+fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
+    let (hidden, gdn) = (target.hidden_size, target.gdn);
+    let tables = if target.tied_head { 1 } else { 2 };
+    let mut matrices = tables * target.vocab_size * hidden;
+    let mut vectors = hidden + target.rotary_dim / 2;
+    for kind in &target.layers {
+        matrices += 3 * target.intermediate_size * hidden;
+        vectors += 2 * hidden;
+        match kind {
+            LayerKind::FullAttention => {
+                let heads = 3 * target.attention_heads + 2 * target.kv_heads;
+                matrices += heads * target.head_dim * hidden;
+                vectors += 2 * target.head_dim;
+            }
+            LayerKind::LinearAttention => {
+                let outputs = gdn.channels() + 2 * gdn.value_width() + 2 * gdn.value_heads;
+                matrices += outputs * hidden;
+                vectors += 4 * gdn.channels() + 2 * gdn.value_heads + gdn.value_dim;
+            }
+        }
+    }
+    weight_bytes(matrices, vectors, config)
+}
+
+fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
+    let hidden = sizes.hidden_size;
+    let heads = 2 * sizes.attention_heads + 2 * sizes.kv_heads;
+    let layer = (heads * sizes.head_dim + 3 * sizes.intermediate_size) * hidden;
+    let matrices = sizes.taps.len() * hidden * hidden + sizes.layers.len() * layer;
+    let vectors =
+        2 * hidden + sizes.head_dim / 2 + sizes.layers.len() * (2 * hidden + 2 * sizes.head_dim);
+    weight_bytes(matrices, vectors, config)
+}
+
+fn journal_bytes(target: &ModelConfig, layers: usize, rows: usize) -> usize {
+    let gdn = target.gdn;
+    let row = gdn.channels() + gdn.key_width() + gdn.value_width() + 2 * gdn.value_heads;
+    size_of::<f32>() * layers * rows * row
+}
+
+fn workspace_bytes(
+    target: &ModelConfig,
+    drafter: Option<&DrafterConfig>,
+    config: &RunnerConfig,
+    widths: &Widths,
+    rows: RunnerRows,
+) -> usize {
+    let workspace = rows.workspace();
+    let block_kv = drafter.map_or(0, |sizes| 2 * rows.blocks * sizes.kv_heads * sizes.head_dim);
+    let values = workspace.forward * widths.row_values()
+        + workspace.logits * (widths.vocab + 2 * widths.hidden)
+        + block_kv
+        + 2 * rows.drafted * config.topk;
+    size_of::<f32>() * values + journal_bytes(target, 1, config.prefill_rows_max)
+}
+
+fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) -> usize {
+    let sequences = config.sequences_max;
+    let slot = 4 * (4 + config.pages_per_sequence() + STOP_IDS_MAX + 2 * LOGIT_BIAS_MAX)
+        + size_of::<SamplingRow>()
+        + 4 * (target.vocab_size.div_ceil(32) + target.vocab_size);
+    // Per row of a forward: batch 4 words, tree 2 + 2 + 4 + 3; per sequence: batch 3, walk 35.
+    let batch = |rows: usize| 4 * (2 + 4 * rows + 3 * sequences);
+    let list = |rows: usize| 4 * (2 + 3 * rows);
+    let forward = |rows: usize| {
+        batch(rows)
+            + 4 * 11 * rows
+            + list(rows.max(sequences * EMIT_MAX))
+            + 4 * sequences * (3 + 2 * EMIT_MAX)
+    };
+    sequences * slot
+        + forward(rows.prefill)
+        + forward(rows.verify)
+        + forward(sequences)
+        + batch(rows.blocks)
+        + 4 * 3 * sequences
+        + list(rows.logits)
+        + result_bytes(rows.verify.max(sequences), sequences)
+}
+
+impl RunnerConfig {
+    /// Pages that hold `tokens` tokens and the rows of a verify behind them, which are written
+    /// before it is known which of them stay.
+    pub fn pages_for(&self, tokens: usize) -> usize {
+        (tokens + self.tree_rows_max).div_ceil(PAGE_TOKENS)
+    }
+
+    /// Pages of a sequence that fills the context.
+    pub fn pages_per_sequence(&self) -> usize {
+        self.pages_for(self.context_max)
+    }
+
+    /// Panics on sizes that no runner can have: the engine validates options before.
+    pub(crate) fn assert_valid(&self) {
+        assert!(
+            (1..=TREE_ROWS_MAX).contains(&self.tree_rows_max),
+            "1 to 64 rows per sequence"
+        );
+        assert!(
+            (1..=ops::TOPK_MAX).contains(&self.topk),
+            "1 to 15 candidates per depth"
+        );
+        assert!(self.sequences_max >= 1 && self.context_max >= 2 && self.prefill_rows_max >= 1);
+        assert!(self.kv_pages >= 1 && self.vocab_used >= 1);
     }
 }

@@ -1,8 +1,13 @@
 //! Where the files of a checkpoint come from.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ops::MappedFile;
+
+use crate::ModelError;
 
 /// A checkpoint: a folder, or files compiled into the binary.
 #[derive(Clone, Debug)]
@@ -18,6 +23,80 @@ pub enum CheckpointSource {
     },
 }
 
+impl CheckpointSource {
+    /// How messages name a file of this checkpoint.
+    pub fn display(&self, file: &str) -> String {
+        match self {
+            CheckpointSource::Folder(folder) => folder.join(file).display().to_string(),
+            CheckpointSource::Memory { name, .. } => format!("{name}/{file}"),
+        }
+    }
+
+    /// Whether the file exists.
+    pub fn has(&self, file: &str) -> bool {
+        match self {
+            CheckpointSource::Folder(folder) => folder.join(file).is_file(),
+            CheckpointSource::Memory { files, .. } => files.iter().any(|(name, _)| *name == file),
+        }
+    }
+
+    /// A small file as text.
+    pub fn text(&self, file: &str) -> Result<String, ModelError> {
+        let error = |reason: String| ModelError::File {
+            file: self.display(file),
+            reason,
+        };
+        match self {
+            CheckpointSource::Folder(folder) => {
+                fs::read_to_string(folder.join(file)).map_err(|cause| error(cause.to_string()))
+            }
+            CheckpointSource::Memory { .. } => String::from_utf8(self.memory(file)?.to_vec())
+                .map_err(|cause| error(format!("expected UTF-8 text: {cause}"))),
+        }
+    }
+
+    /// A large file, mapped where it lies on disk.
+    pub(crate) fn bytes(&self, file: &str) -> Result<FileBytes, ModelError> {
+        match self {
+            CheckpointSource::Folder(folder) => {
+                Ok(FileBytes::Mapped(MappedFile::open(&folder.join(file))?))
+            }
+            CheckpointSource::Memory { .. } => Ok(FileBytes::Static(self.memory(file)?)),
+        }
+    }
+
+    fn memory(&self, file: &str) -> Result<&'static [u8], ModelError> {
+        let CheckpointSource::Memory { files, .. } = self else {
+            unreachable!("only called for files in memory");
+        };
+        files
+            .iter()
+            .find(|(name, _)| *name == file)
+            .map(|(_, bytes)| *bytes)
+            .ok_or_else(|| ModelError::File {
+                file: self.display(file),
+                reason: "the file is not part of this build".into(),
+            })
+    }
+}
+
+/// Contents of a weight file.
+pub(crate) enum FileBytes {
+    /// Mapped from disk.
+    Mapped(MappedFile),
+    /// Part of the binary.
+    Static(&'static [u8]),
+}
+
+impl FileBytes {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            FileBytes::Mapped(file) => file.bytes(),
+            FileBytes::Static(bytes) => bytes,
+        }
+    }
+}
+
 /// Bytes read so far, shared with whoever reports progress.
 #[derive(Clone, Debug, Default)]
 pub struct LoadProgress {
@@ -25,4 +104,14 @@ pub struct LoadProgress {
     pub done: Arc<AtomicU64>,
     /// Bytes of all tensors to convert; 0 until known.
     pub total: Arc<AtomicU64>,
+}
+
+impl LoadProgress {
+    pub(crate) fn expect(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
 }

@@ -1,5 +1,9 @@
 //! `config.json` of the target and of the drafter.
 
+mod drafter;
+mod fields;
+mod target;
+
 use crate::{CheckpointSource, ModelError};
 
 /// What mixes tokens in a layer.
@@ -79,14 +83,34 @@ pub struct DrafterConfig {
 
 impl ModelConfig {
     /// Reads the target's `config.json`, wrapper or text-only.
-    pub fn read(_source: &CheckpointSource) -> Result<Self, ModelError> {
-        todo!()
+    pub fn read(source: &CheckpointSource) -> Result<Self, ModelError> {
+        target::read(&fields::Fields::read(source, "config.json")?)
+    }
+
+    /// Full-attention layers.
+    pub fn attention_layers(&self) -> usize {
+        self.layers
+            .iter()
+            .filter(|kind| **kind == LayerKind::FullAttention)
+            .count()
+    }
+
+    /// GDN layers.
+    pub fn gdn_layers(&self) -> usize {
+        self.layers.len() - self.attention_layers()
     }
 }
 
 impl DrafterConfig {
     /// Reads the drafter's `config.json` and checks that it fits the target.
-    pub fn read(_source: &CheckpointSource, _target: &ModelConfig) -> Result<Self, ModelError> {
-        todo!()
+    pub fn read(source: &CheckpointSource, target: &ModelConfig) -> Result<Self, ModelError> {
+        let config = drafter::read(&fields::Fields::read(source, "config.json")?)?;
+        config.fits(target)?;
+        Ok(config)
+    }
+
+    /// Drafted tokens per block: every row but the anchor.
+    pub fn depths(&self) -> usize {
+        self.block_size - 1
     }
 }

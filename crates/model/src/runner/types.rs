@@ -1,8 +1,6 @@
-//! Runs forward passes and steps over pre-allocated memory.
+//! What goes into a runner and what comes out.
 
-use ops::{Backend, CutReason, Dtype, Prediction, SamplingParams};
-
-use crate::{CheckpointSource, DrafterConfig, LoadProgress, MemoryPlan, ModelConfig, ModelError};
+use ops::{CutReason, Dtype, Prediction, SamplingParams};
 
 /// Sizes that are fixed at start.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,59 +171,4 @@ pub struct StepOutput {
     pub sequences: Vec<StepSequence>,
     /// Where the time went.
     pub timing: StepTiming,
-}
-
-/// A loaded model with all its memory.
-pub struct Runner<B: Backend> {
-    _backend: B,
-}
-
-impl<B: Backend> Runner<B> {
-    /// Loads target and drafter and allocates everything.
-    pub fn load(
-        _backend: B,
-        _target: &CheckpointSource,
-        _drafter: Option<&CheckpointSource>,
-        _config: RunnerConfig,
-        _progress: &LoadProgress,
-    ) -> Result<Self, ModelError> {
-        todo!()
-    }
-
-    /// The sizes it was made with.
-    pub fn config(&self) -> &RunnerConfig {
-        todo!()
-    }
-
-    /// The target's sizes.
-    pub fn target_config(&self) -> &ModelConfig {
-        todo!()
-    }
-
-    /// The drafter's sizes, if there is one.
-    pub fn drafter_config(&self) -> Option<&DrafterConfig> {
-        todo!()
-    }
-
-    /// What was allocated.
-    pub fn plan(&self) -> &MemoryPlan {
-        todo!()
-    }
-
-    /// Gives a slot to a new sequence. The prompt is at least one token; prompt and output fit
-    /// `pages`.
-    pub fn start(&mut self, _start: &SequenceStart<'_>) -> Result<(), ModelError> {
-        todo!()
-    }
-
-    /// Runs the chunks in one forward; together they have at most `prefill_rows_max` tokens.
-    pub fn prefill(&mut self, _chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
-        todo!()
-    }
-
-    /// One step of every given sequence: draft, build, verify, sample, walk, commit. The shapes
-    /// together have at most 512 rows. Without a drafter every shape must be plain.
-    pub fn step(&mut self, _sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
-        todo!()
-    }
 }

@@ -1,0 +1,294 @@
+//! Prefill: chunks of prompts through the target, their features into the drafter's context.
+
+use ops::{
+    AcceptWalk, Advance, Backend, GatherRows, GdnMode, OpsError, Sample, TokenLogprobs,
+    TreeTablesFrom, row_logprobs,
+};
+
+use super::results::read_one;
+use super::staging::{Staging, list_rows};
+use super::{Chunk, PrefillOutput, Runner, TokenLogprob};
+use crate::ModelError;
+use crate::target::Pass;
+use crate::workspace::LOGITS_SLICE_ROWS;
+
+impl<B: Backend> Runner<B> {
+    /// Runs the chunks in one forward; together they have at most `prefill_rows_max` tokens.
+    ///
+    /// # Panics
+    /// If a chunk is empty or does not start where its sequence's prefill ended.
+    pub fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
+        self.prefill_forward(chunks)?;
+        let mut outputs = Vec::with_capacity(chunks.len());
+        let mut start_row = 0;
+        for chunk in chunks {
+            outputs.push(PrefillOutput {
+                slot: chunk.slot,
+                first: None,
+                ended: None,
+                prompt_logprobs: self.prompt_logprobs(chunk, start_row)?,
+            });
+            start_row += chunk.tokens.len();
+        }
+        // The drafter's context reuses the buffer that holds the last hidden states.
+        let finished: Vec<usize> = (0..chunks.len()).filter(|&i| chunks[i].last).collect();
+        let last_rows = self.select_last_rows(chunks)?;
+        self.prefill_context(chunks)?;
+        for chunk in chunks {
+            let length = (chunk.start + chunk.tokens.len()) as u32;
+            self.backend
+                .upload(&[length], &mut self.slots.length, chunk.slot)?;
+        }
+        if last_rows > 0 {
+            let first = self.first_tokens(chunks)?;
+            for (index, (emitted, ended)) in finished.into_iter().zip(first) {
+                outputs[index].first = Some(emitted);
+                outputs[index].ended = ended;
+            }
+        }
+        Ok(outputs)
+    }
+
+    fn prefill_forward(&mut self, chunks: &[Chunk<'_>]) -> Result<(), ModelError> {
+        let mut staging = Staging::default();
+        for chunk in chunks {
+            assert!(
+                !chunk.tokens.is_empty(),
+                "an empty chunk has nothing to prefill"
+            );
+            let length = read_one(&self.backend, &self.slots.length, chunk.slot)? as usize;
+            assert_eq!(
+                length, chunk.start,
+                "a chunk starts where the prefill stands"
+            );
+            staging.chain(chunk.slot, chunk.tokens);
+        }
+        let capacity = staging.row_count();
+        assert!(
+            capacity <= self.config.prefill_rows_max,
+            "{capacity} rows in one prefill"
+        );
+        let forward = &mut self.prefill;
+        staging.upload(&self.backend, &mut forward.batch, capacity)?;
+        self.backend.tree_tables(TreeTablesFrom {
+            batch: &forward.batch,
+            padding: None,
+            tables: &mut forward.tree,
+        })?;
+        self.target.forward(&mut Pass {
+            backend: &self.backend,
+            mode: GdnMode::Prefill,
+            rows: forward.batch.rows(capacity),
+            batch: &forward.batch,
+            tree: &forward.tree,
+            slots: &self.slots,
+            workspace: &mut self.workspace,
+            caches: &mut self.caches,
+            states: &mut self.states,
+            journals: std::slice::from_mut(&mut self.prefill_journal),
+        })?;
+        Ok(())
+    }
+
+    /// Gathers the residual stream of the prompts' last rows; returns how many there are.
+    fn select_last_rows(&mut self, chunks: &[Chunk<'_>]) -> Result<usize, OpsError> {
+        let mut rows = Vec::new();
+        let mut end = 0;
+        for chunk in chunks {
+            end += chunk.tokens.len() as u32;
+            if chunk.last {
+                rows.push(end - 1);
+            }
+        }
+        self.select(&rows)?;
+        Ok(rows.len())
+    }
+
+    /// Gathers rows of the residual stream for the head.
+    fn select(&mut self, rows: &[u32]) -> Result<(), OpsError> {
+        let selected = &mut self.selected;
+        list_rows(&self.backend, &mut selected.rows, rows, &[], &[])?;
+        self.backend.gather_rows(GatherRows {
+            rows: selected.rows.rows(rows.len()),
+            source: &selected.rows.source,
+            dim: self.target.config.hidden_size,
+            x: &self.workspace.x,
+            out: &mut selected.x,
+        })
+    }
+
+    /// Logits of the selected rows.
+    fn selected_head(&mut self, count: usize) -> Result<(), OpsError> {
+        let selected = &mut self.selected;
+        self.target.head(
+            &self.backend,
+            selected.rows.rows(count),
+            &selected.x,
+            &mut selected.normed,
+            &mut self.workspace.logits,
+        )
+    }
+
+    /// Log-probabilities of the tokens that follow the chunk's rows, in slices of the head.
+    fn prompt_logprobs(
+        &mut self,
+        chunk: &Chunk<'_>,
+        start_row: usize,
+    ) -> Result<Vec<TokenLogprob>, ModelError> {
+        let Some(wanted) = chunk.prompt_logprobs else {
+            return Ok(Vec::new());
+        };
+        let followers: Vec<u32> = chunk.tokens[1..]
+            .iter()
+            .copied()
+            .chain(wanted.next)
+            .collect();
+        let (vocab_rows, used) = (self.slots.vocab_rows, self.slots.vocab_used);
+        let mut result = Vec::with_capacity(followers.len());
+        let mut logits = vec![0.0; used];
+        for (slice, followers) in followers.chunks(LOGITS_SLICE_ROWS).enumerate() {
+            let first = start_row + slice * LOGITS_SLICE_ROWS;
+            let rows: Vec<u32> = (first..first + followers.len())
+                .map(|row| row as u32)
+                .collect();
+            self.select(&rows)?;
+            self.selected_head(rows.len())?;
+            for (row, &token) in followers.iter().enumerate() {
+                self.backend
+                    .download(&self.workspace.logits, row * vocab_rows, &mut logits)?;
+                let (logprob, top) = row_logprobs(&logits, token, wanted.top);
+                result.push(TokenLogprob { logprob, top });
+            }
+        }
+        Ok(result)
+    }
+
+    /// Appends every row of the chunks to the drafter's context.
+    fn prefill_context(&mut self, chunks: &[Chunk<'_>]) -> Result<(), OpsError> {
+        let Some(drafter) = &mut self.drafter else {
+            return Ok(());
+        };
+        let (mut slot, mut position) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            let end = slot.len() + chunk.tokens.len();
+            slot.resize(end, chunk.slot as u32);
+            position.extend((chunk.start..chunk.start + chunk.tokens.len()).map(|p| p as u32));
+        }
+        let source: Vec<u32> = (0..slot.len() as u32).collect();
+        let context = &mut self.prefill.context;
+        list_rows(&self.backend, context, &source, &slot, &position)?;
+        drafter.append_context(
+            &self.backend,
+            context,
+            source.len(),
+            &self.slots,
+            &mut self.workspace,
+        )
+    }
+
+    /// Samples the first output token of every prompt that ended; its rows are selected.
+    fn first_tokens(
+        &mut self,
+        chunks: &[Chunk<'_>],
+    ) -> Result<Vec<(super::Emitted, Option<ops::CutReason>)>, ModelError> {
+        let mut staging = Staging::default();
+        let finished: Vec<&Chunk<'_>> = chunks.iter().filter(|chunk| chunk.last).collect();
+        for chunk in &finished {
+            staging.chain(chunk.slot, &chunk.tokens[chunk.tokens.len() - 1..]);
+        }
+        let count = finished.len();
+        self.selected_head(count)?;
+        self.check_finite(count)?;
+        let first = &mut self.first;
+        staging.upload(&self.backend, &mut first.batch, count)?;
+        self.backend.tree_tables(TreeTablesFrom {
+            batch: &first.batch,
+            padding: None,
+            tables: &mut first.tree,
+        })?;
+        self.sample_and_walk(count, true)?;
+        let mut result = Vec::with_capacity(count);
+        for (sequence, chunk) in finished.iter().enumerate() {
+            let top = self.logprobs_top[chunk.slot];
+            let (mut tokens, ended) =
+                self.results
+                    .emitted(&self.backend, &self.first.walk, sequence, top)?;
+            let token = tokens.pop().expect("a walk emits at least one token");
+            result.push((token, ended));
+        }
+        Ok(result)
+    }
+
+    /// A forward over broken weights shows in the logits; better no token than a random one.
+    fn check_finite(&self, rows: usize) -> Result<(), ModelError> {
+        let (vocab_rows, used) = (self.slots.vocab_rows, self.slots.vocab_used);
+        let mut logits = vec![0.0f32; used];
+        for row in 0..rows {
+            self.backend
+                .download(&self.workspace.logits, row * vocab_rows, &mut logits)?;
+            if let Some(id) = logits.iter().position(|logit| !logit.is_finite()) {
+                return Err(ModelError::NotFinite(format!(
+                    "the logit of token {id} is {}: the weights hold values that are not finite or \
+                     overflow; run `spinney check` on the model folder",
+                    logits[id]
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples every row, follows the choices, and moves the sequences on. `first` works on the
+    /// last rows of prompts, otherwise on the verify batch.
+    pub(super) fn sample_and_walk(&mut self, capacity: usize, first: bool) -> Result<(), OpsError> {
+        let forward = if first {
+            &mut self.first
+        } else {
+            &mut self.verify
+        };
+        let rows = forward.batch.rows(capacity);
+        self.backend.sample(Sample {
+            rows,
+            batch: &forward.batch,
+            slots: &self.slots,
+            logits: &self.workspace.logits,
+            choice: &mut self.results.choice,
+        })?;
+        self.backend.accept_walk(AcceptWalk {
+            batch: &forward.batch,
+            tree: &forward.tree,
+            slots: &self.slots,
+            first,
+            choice: &self.results.choice,
+            walk: &mut forward.walk,
+        })?;
+        self.backend.token_logprobs(TokenLogprobs {
+            batch: &forward.batch,
+            slots: &self.slots,
+            walk: &forward.walk,
+            logits: &self.workspace.logits,
+            logprob: &mut self.results.logprob,
+            top_ids: &mut self.results.top_ids,
+            top_logprobs: &mut self.results.top_logprobs,
+        })?;
+        if first {
+            self.advance(true)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the sequences of the last walk on.
+    pub(super) fn advance(&mut self, first: bool) -> Result<(), OpsError> {
+        let forward = if first {
+            &mut self.first
+        } else {
+            &mut self.verify
+        };
+        self.backend.advance(Advance {
+            batch: &forward.batch,
+            walk: &forward.walk,
+            first,
+            slots: &mut self.slots,
+            context: &mut forward.context,
+        })
+    }
+}
