@@ -16,6 +16,9 @@ pub trait Backend: Sized + 'static {
     /// Device name for people.
     fn name(&self) -> String;
 
+    /// Bytes of all buffers allocated since the backend was opened.
+    fn allocated_bytes(&self) -> u64;
+
     /// A zeroed buffer of `len` values.
     fn alloc<T: Element>(&self, len: usize) -> Result<Self::Buf<T>, OpsError>;
 

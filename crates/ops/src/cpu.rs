@@ -1,14 +1,20 @@
 //! The CPU backend: every op as its readable reference, in f32, with a fixed order of summation.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::{
     AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
     DraftAttention, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, NormRope,
     OpsError, RmsNorm, Sample, Swiglu, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
-/// Host memory and the calling thread, with the rayon pool for large ops.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Cpu;
+/// Host memory and the calling thread, with the rayon pool for large ops. Clones count their
+/// allocations together.
+#[derive(Clone, Debug, Default)]
+pub struct Cpu {
+    allocated_bytes: Arc<AtomicU64>,
+}
 
 macro_rules! ops {
     ($($name:ident: $args:ident => $function:path;)*) => {
@@ -26,15 +32,22 @@ impl Backend for Cpu {
         "cpu".into()
     }
 
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated_bytes.load(Ordering::Relaxed)
+    }
+
     fn alloc<T: Element>(&self, len: usize) -> Result<Box<[T]>, OpsError> {
+        let bytes = len.saturating_mul(size_of::<T>());
         let mut values = Vec::new();
         values
             .try_reserve_exact(len)
             .map_err(|error| OpsError::OutOfMemory {
-                bytes: len.saturating_mul(size_of::<T>()),
+                bytes,
                 reason: error.to_string(),
             })?;
         values.resize(len, T::zeroed());
+        self.allocated_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(values.into_boxed_slice())
     }
 

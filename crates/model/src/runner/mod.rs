@@ -6,6 +6,8 @@ mod results;
 mod staging;
 mod start;
 mod step;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use ops::{

@@ -1,13 +1,13 @@
 //! Prefill: chunks of prompts through the target, their features into the drafter's context.
 
 use ops::{
-    AcceptWalk, Advance, Backend, GatherRows, GdnMode, OpsError, Sample, TokenLogprobs,
+    AcceptWalk, Advance, Backend, CutReason, GatherRows, GdnMode, OpsError, Sample, TokenLogprobs,
     TreeTablesFrom, row_logprobs,
 };
 
 use super::results::read_one;
 use super::staging::{Staging, list_rows};
-use super::{Chunk, PrefillOutput, Runner, TokenLogprob};
+use super::{Chunk, Emitted, PrefillOutput, Runner, TokenLogprob};
 use crate::ModelError;
 use crate::target::Pass;
 use crate::workspace::LOGITS_SLICE_ROWS;
@@ -30,8 +30,21 @@ impl<B: Backend> Runner<B> {
             });
             start_row += chunk.tokens.len();
         }
+        let finished = (0..chunks.len()).filter(|index| chunks[*index].last);
+        for (index, (emitted, ended)) in finished.zip(self.prefill_rest(chunks)?) {
+            outputs[index].first = Some(emitted);
+            outputs[index].ended = ended;
+        }
+        Ok(outputs)
+    }
+
+    /// After the forward: context for the drafter, lengths, and the first tokens of the prompts
+    /// that ended.
+    pub(super) fn prefill_rest(
+        &mut self,
+        chunks: &[Chunk<'_>],
+    ) -> Result<Vec<(Emitted, Option<CutReason>)>, ModelError> {
         // The drafter's context reuses the buffer that holds the last hidden states.
-        let finished: Vec<usize> = (0..chunks.len()).filter(|&i| chunks[i].last).collect();
         let last_rows = self.select_last_rows(chunks)?;
         self.prefill_context(chunks)?;
         for chunk in chunks {
@@ -39,17 +52,14 @@ impl<B: Backend> Runner<B> {
             self.backend
                 .upload(&[length], &mut self.slots.length, chunk.slot)?;
         }
-        if last_rows > 0 {
-            let first = self.first_tokens(chunks)?;
-            for (index, (emitted, ended)) in finished.into_iter().zip(first) {
-                outputs[index].first = Some(emitted);
-                outputs[index].ended = ended;
-            }
+        if last_rows == 0 {
+            Ok(Vec::new())
+        } else {
+            self.first_tokens(chunks)
         }
-        Ok(outputs)
     }
 
-    fn prefill_forward(&mut self, chunks: &[Chunk<'_>]) -> Result<(), ModelError> {
+    pub(super) fn prefill_forward(&mut self, chunks: &[Chunk<'_>]) -> Result<(), ModelError> {
         let mut staging = Staging::default();
         for chunk in chunks {
             assert!(
@@ -105,7 +115,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Gathers rows of the residual stream for the head.
-    fn select(&mut self, rows: &[u32]) -> Result<(), OpsError> {
+    pub(super) fn select(&mut self, rows: &[u32]) -> Result<(), OpsError> {
         let selected = &mut self.selected;
         list_rows(&self.backend, &mut selected.rows, rows, &[], &[])?;
         self.backend.gather_rows(GatherRows {
@@ -118,7 +128,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Logits of the selected rows.
-    fn selected_head(&mut self, count: usize) -> Result<(), OpsError> {
+    pub(super) fn selected_head(&mut self, count: usize) -> Result<(), OpsError> {
         let selected = &mut self.selected;
         self.target.head(
             &self.backend,
@@ -190,7 +200,7 @@ impl<B: Backend> Runner<B> {
     fn first_tokens(
         &mut self,
         chunks: &[Chunk<'_>],
-    ) -> Result<Vec<(super::Emitted, Option<ops::CutReason>)>, ModelError> {
+    ) -> Result<Vec<(Emitted, Option<CutReason>)>, ModelError> {
         let mut staging = Staging::default();
         let finished: Vec<&Chunk<'_>> = chunks.iter().filter(|chunk| chunk.last).collect();
         for chunk in &finished {

@@ -94,7 +94,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Runs the drafter over one block per drafting sequence and ranks the candidates.
-    fn draft(&mut self, sequences: &[SequenceStep]) -> Result<(), OpsError> {
+    pub(super) fn draft(&mut self, sequences: &[SequenceStep]) -> Result<(), OpsError> {
         let drafting: Vec<usize> = sequences
             .iter()
             .filter(|sequence| sequence.shape != Shape::Plain)
@@ -174,7 +174,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// The target over all rows, and their logits.
-    fn verify(&mut self, capacity: usize) -> Result<(), OpsError> {
+    pub(super) fn verify(&mut self, capacity: usize) -> Result<(), OpsError> {
         let forward = &self.verify;
         let rows = forward.batch.rows(capacity);
         self.target.forward(&mut Pass {
