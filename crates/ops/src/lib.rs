@@ -27,6 +27,7 @@ mod embed;
 mod error;
 mod gated_norm;
 mod gdn;
+mod head_attention;
 mod kv;
 mod limits;
 mod linear;

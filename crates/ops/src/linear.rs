@@ -76,7 +76,15 @@ pub(crate) fn cpu(op: Linear<'_, Cpu>) {
         for block in 0..blocks {
             let range = range(block);
             let products = &mut products[..rows * range.len()];
-            block_products(x, rows, weight, range.clone(), summation, &mut wide, products);
+            block_products(
+                x,
+                rows,
+                weight,
+                range.clone(),
+                summation,
+                &mut wide,
+                products,
+            );
             put(op.output, products, range, outputs, op.out);
         }
     } else {

@@ -57,15 +57,6 @@ impl<B: Backend> Storage<B> {
 }
 
 impl Storage<Cpu> {
-    /// Values held.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Storage::F32(values) => values.len(),
-            Storage::F16(values) => values.len(),
-            Storage::Bf16(values) => values.len(),
-        }
-    }
-
     /// Widens `out.len()` values from `offset` on; exact.
     pub(crate) fn widen_to(&self, offset: usize, out: &mut [f32]) {
         let range = offset..offset + out.len();
