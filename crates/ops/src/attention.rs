@@ -1,5 +1,7 @@
 //! Causal attention of the target: committed context, then the row's own ancestors.
 
+use crate::head_attention::{HeadAttention, Tail, Visible};
+use crate::segment::{Segment, segments};
 use crate::{Backend, Batch, Cpu, KvLayer, Rows, Slots};
 
 /// Row `i` with depth `d` attends to cache indices `0 .. length[slot]`, then to its ancestors from
@@ -28,11 +30,59 @@ pub struct Attention<'a, B: Backend> {
 }
 
 /// A tree of at most `TREE_ROWS_MAX` rows per sequence.
-pub(crate) fn tree_cpu(_op: Attention<'_, Cpu>) {
-    todo!()
+pub(crate) fn tree_cpu(op: Attention<'_, Cpu>) {
+    let length = |segment: &Segment| op.slots.length[segment.slot] as usize;
+    heads(&op).run(
+        &segments(op.batch, op.rows),
+        |segment| Tail::Cached {
+            first: length(segment),
+            count: segment.rows,
+        },
+        |segment, row| Visible {
+            cached: 0..length(segment),
+            tail: path(&op.batch.parent[segment.start..][..segment.rows], row),
+        },
+        op.out,
+    );
 }
 
 /// A chunk: every row's parent is the row before it.
-pub(crate) fn prefill_cpu(_op: Attention<'_, Cpu>) {
-    todo!()
+pub(crate) fn prefill_cpu(op: Attention<'_, Cpu>) {
+    let length = |segment: &Segment| op.slots.length[segment.slot] as usize;
+    heads(&op).run(
+        &segments(op.batch, op.rows),
+        |_| Tail::Cached { first: 0, count: 0 },
+        |segment, row| Visible {
+            cached: 0..length(segment) + row + 1,
+            tail: Vec::new(),
+        },
+        op.out,
+    );
+}
+
+fn heads<'a>(op: &Attention<'a, Cpu>) -> HeadAttention<'a> {
+    HeadAttention {
+        batch: op.batch,
+        slots: op.slots,
+        cache: op.cache,
+        heads: op.heads,
+        query: op.query,
+        query_gate: Some(op.query_gate),
+    }
+}
+
+/// Row 0, ..., the row's parent, the row.
+fn path(parents: &[i32], row: usize) -> Vec<usize> {
+    let mut path = vec![row];
+    let mut row = row;
+    while let Ok(parent) = usize::try_from(parents[row]) {
+        assert!(
+            parent < row,
+            "row {row} has parent {parent}; parents come first"
+        );
+        path.push(parent);
+        row = parent;
+    }
+    path.reverse();
+    path
 }

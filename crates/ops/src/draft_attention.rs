@@ -1,5 +1,9 @@
 //! Attention of the drafter: cached context, then the block itself.
 
+use std::ops::Range;
+
+use crate::head_attention::{HeadAttention, Tail, Visible};
+use crate::segment::segments;
 use crate::{Backend, Batch, Cpu, KvLayer, Rows, Slots};
 
 /// What a block row may see.
@@ -41,6 +45,43 @@ pub struct DraftAttention<'a, B: Backend> {
     pub out: &'a mut B::Buf<f32>,
 }
 
-pub(crate) fn cpu(_op: DraftAttention<'_, Cpu>) {
-    todo!()
+impl BlockMask {
+    /// Positions that position `p` sees, of `end` positions in all: one range for every mask.
+    fn visible(self, p: usize, end: usize) -> Range<usize> {
+        match self {
+            BlockMask::Full => 0..end,
+            BlockMask::CausalWindow(window) => (p + 1).saturating_sub(window)..p + 1,
+            BlockMask::Window(window) => (p + 1).saturating_sub(window)..end.min(p + window),
+            BlockMask::Causal => 0..p + 1,
+        }
+    }
+}
+
+pub(crate) fn cpu(op: DraftAttention<'_, Cpu>) {
+    let width = op.cache.heads * op.cache.head_dim;
+    let attention = HeadAttention {
+        batch: op.batch,
+        slots: op.slots,
+        cache: op.cache,
+        heads: op.heads,
+        query: op.query,
+        query_gate: None,
+    };
+    attention.run(
+        &segments(op.batch, op.rows),
+        |segment| Tail::Block {
+            keys: &op.block_keys[segment.start * width..],
+            values: &op.block_values[segment.start * width..],
+            count: segment.rows,
+        },
+        |segment, row| {
+            let length = op.slots.length[segment.slot] as usize;
+            let seen = op.mask.visible(length + row, length + segment.rows);
+            Visible {
+                cached: seen.start.min(length)..seen.end.min(length),
+                tail: (seen.start.max(length) - length..seen.end - length).collect(),
+            }
+        },
+        op.out,
+    );
 }

@@ -1,6 +1,6 @@
 //! Token rows of the embedding table.
 
-use crate::{Backend, Batch, Cpu, Rows, Tensor};
+use crate::{Backend, Batch, Cpu, NONE, Rows, Tensor};
 
 /// `out[r, :] = table[token[r], :]`, unscaled.
 pub struct Embed<'a, B: Backend> {
@@ -14,6 +14,19 @@ pub struct Embed<'a, B: Backend> {
     pub out: &'a mut B::Buf<f32>,
 }
 
-pub(crate) fn cpu(_op: Embed<'_, Cpu>) {
-    todo!()
+pub(crate) fn cpu(op: Embed<'_, Cpu>) {
+    let hidden = op.table.columns;
+    for row in 0..op.rows.count() {
+        if op.batch.row_sequence[row] == NONE {
+            continue;
+        }
+        let token = op.batch.token[row] as usize;
+        assert!(
+            token < op.table.rows,
+            "token {token} of row {row} in a table of {} ids",
+            op.table.rows
+        );
+        let out = &mut op.out[row * hidden..][..hidden];
+        op.table.storage.widen_to(token * hidden, out);
+    }
 }

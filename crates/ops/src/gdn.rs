@@ -1,7 +1,12 @@
 //! Gated DeltaNet: the recurrence of one layer over a tree or a chunk.
 
 use crate::limits::DEPTH_MAX;
-use crate::{Backend, Batch, Cpu, OpsError, Rows, Slots, TreeTables};
+use crate::{Backend, Batch, OpsError, Rows, Slots, TreeTables};
+
+mod recurrence;
+mod scan;
+
+pub(crate) use scan::cpu;
 
 /// Sizes of a GDN layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +152,4 @@ pub struct GdnScan<'a, B: Backend> {
     pub journal: &'a mut GdnJournal<B>,
     /// `[rows, value_heads, value_dim]`.
     pub out: &'a mut B::Buf<f32>,
-}
-
-pub(crate) fn cpu(_op: GdnScan<'_, Cpu>) {
-    todo!()
 }

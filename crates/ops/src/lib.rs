@@ -11,6 +11,7 @@
 //! - `unsafe` and `cfg(feature = "cuda")` exist in this crate only.
 
 mod accept_walk;
+mod activation;
 mod advance;
 mod attention;
 mod backend;
@@ -26,22 +27,27 @@ mod embed;
 mod error;
 mod gated_norm;
 mod gdn;
+mod head_attention;
 mod kv;
 mod limits;
 mod linear;
 mod logprobs;
 mod mapped_file;
 mod norm_rope;
+mod parallel;
 mod philox;
+mod product;
 mod rms_norm;
 mod rows;
 mod sample;
 mod sampling;
+mod segment;
 mod slots;
 mod swiglu;
 mod tensor;
 mod topk;
 mod tree_tables;
+mod vector;
 
 pub use accept_walk::{AcceptWalk, CutReason, Walk};
 pub use advance::Advance;

@@ -1,17 +1,35 @@
 //! Matrix products: rows of activations times the transpose of a weight.
 
-use crate::{Backend, Cpu, Rows, Tensor};
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::parallel::PARALLEL_WORK;
+use crate::product::{Products, RowView};
+use crate::vector::dispatch;
+use crate::{Backend, Cpu, Rows, Storage, Tensor};
 
 /// In which order the products of one output are summed. The order is a property of the weight,
 /// never of the row count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summation {
-    /// One run over K: 16 partial sums, lane `j` takes columns `j, j + 16, ...`, then a balanced
-    /// tree over the lanes.
+    /// One run over K: 16 partial sums, lane `j` takes columns `j, j + 16, ...` (the last ones too
+    /// where 16 does not divide K), then a balanced tree over the lanes: `j` with `j + 8`, `j + 4`,
+    /// `j + 2`, `j + 1`.
     Whole,
     /// Row-parallel weights: K cut into 8 equal blocks, each summed as `Whole`, then a balanced
-    /// tree over the blocks, so that tensor-parallel sizes 1, 2, 4 and 8 give the same bits.
+    /// tree over the blocks, so that tensor-parallel sizes 1, 2, 4 and 8 give the same bits. K must
+    /// be a multiple of 8 and at least 128; a smaller or odd K is summed as `Whole`.
     EightBlocks,
+}
+
+impl Summation {
+    fn blocks(self, columns: usize) -> usize {
+        match self {
+            Summation::EightBlocks if columns >= 128 && columns.is_multiple_of(8) => 8,
+            _ => 1,
+        }
+    }
 }
 
 /// What happens to the product.
@@ -39,6 +57,102 @@ pub struct Linear<'a, B: Backend> {
     pub out: &'a mut B::Buf<f32>,
 }
 
-pub(crate) fn cpu(_op: Linear<'_, Cpu>) {
-    todo!()
+/// Outputs whose weights are widened, and stay in cache, while all rows pass over them.
+const OUTPUT_BLOCK: usize = 48;
+
+pub(crate) fn cpu(op: Linear<'_, Cpu>) {
+    let rows = op.rows.count();
+    let outputs = op.weight.rows;
+    if rows * outputs == 0 {
+        return;
+    }
+    let blocks = outputs.div_ceil(OUTPUT_BLOCK);
+    let work = rows * outputs * op.weight.columns;
+    let (x, weight, summation) = (op.x, op.weight, op.summation);
+    let range = |block: usize| block * OUTPUT_BLOCK..outputs.min((block + 1) * OUTPUT_BLOCK);
+    if work < PARALLEL_WORK {
+        let mut wide = Vec::new();
+        let mut products = vec![0.0; rows * OUTPUT_BLOCK.min(outputs)];
+        for block in 0..blocks {
+            let range = range(block);
+            let products = &mut products[..rows * range.len()];
+            block_products(
+                x,
+                rows,
+                weight,
+                range.clone(),
+                summation,
+                &mut wide,
+                products,
+            );
+            put(op.output, products, range, outputs, op.out);
+        }
+    } else {
+        let done: Vec<Vec<f32>> = (0..blocks)
+            .into_par_iter()
+            .map_init(Vec::new, |wide, block| {
+                let range = range(block);
+                let mut products = vec![0.0; rows * range.len()];
+                block_products(x, rows, weight, range, summation, wide, &mut products);
+                products
+            })
+            .collect();
+        for (block, products) in done.iter().enumerate() {
+            put(op.output, products, range(block), outputs, op.out);
+        }
+    }
+}
+
+/// `products[r, o - outputs.start]` for the given outputs. `wide` is scratch.
+fn block_products(
+    x: &[f32],
+    rows: usize,
+    weight: &Tensor<Cpu>,
+    outputs: Range<usize>,
+    summation: Summation,
+    wide: &mut Vec<f32>,
+    products: &mut [f32],
+) {
+    let columns = weight.columns;
+    let at = outputs.start * columns;
+    let len = outputs.len() * columns;
+    let values = match &weight.storage {
+        Storage::F32(values) => &values[at..at + len],
+        narrow => {
+            wide.resize(len, 0.0);
+            narrow.widen_to(at, wide);
+            wide.as_slice()
+        }
+    };
+    dispatch(Products {
+        x: RowView {
+            values: x,
+            stride: columns,
+            count: rows,
+        },
+        w: RowView {
+            values,
+            stride: columns,
+            count: outputs.len(),
+        },
+        columns,
+        blocks: summation.blocks(columns),
+        out: products,
+        out_stride: outputs.len(),
+    });
+}
+
+fn put(output: Output, products: &[f32], range: Range<usize>, outputs: usize, out: &mut [f32]) {
+    let rows = out.chunks_mut(outputs);
+    for (products, out) in products.chunks(range.len()).zip(rows) {
+        let out = &mut out[range.clone()];
+        match output {
+            Output::Store => out.copy_from_slice(products),
+            Output::Add => {
+                for (out, product) in out.iter_mut().zip(products) {
+                    *out += product;
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Per-head norm, rotation and cache write of q, k and v.
 
-use crate::{Backend, Batch, ContextRows, Cpu, KvLayer, Rows, Slots};
+use crate::rms_norm::inverse_rms;
+use crate::segment::place;
+use crate::{Backend, Batch, ContextRows, Cpu, KvLayer, Rows, Slots, parallel};
 
 /// Queries to norm and rotate.
 pub struct QuerySource<'a, B: Backend> {
@@ -75,6 +77,128 @@ pub struct NormRope<'a, B: Backend> {
     pub target: KvTarget<'a, B>,
 }
 
-pub(crate) fn cpu(_op: NormRope<'_, Cpu>) {
-    todo!()
+pub(crate) fn cpu(op: NormRope<'_, Cpu>) {
+    assert!(
+        op.rotary.is_multiple_of(2) && op.rotary <= op.head_dim,
+        "{} rotated of {} values per head",
+        op.rotary,
+        op.head_dim
+    );
+    let places: Vec<Option<Place>> = (0..op.rows.count())
+        .map(|row| Place::of(&op.target, row))
+        .collect();
+    let rotation = Rotation::new(&places, &op.frequency[..op.rotary / 2]);
+    if let Some(query) = op.query {
+        let width = query.heads * op.head_dim;
+        let live = places.len() * width;
+        parallel::chunks(&mut query.out[..live], width, 4 * live, |row, out| {
+            if places[row].is_none() {
+                return;
+            }
+            for (head, out) in out.chunks_mut(op.head_dim).enumerate() {
+                let x = &query.x[(row * query.heads + head) * query.stride..][..op.head_dim];
+                norm_rotate(x, query.weight, op.eps, rotation.row(row), out);
+            }
+        });
+    }
+    let width = op.kv_heads * op.head_dim;
+    let mut target = op.target;
+    let mut keys = vec![0.0; width];
+    for (row, place) in places.iter().enumerate() {
+        let Some(place) = place else { continue };
+        let (x, values) = op.kv[row * 2 * width..][..2 * width].split_at(width);
+        let heads = x.chunks(op.head_dim).zip(keys.chunks_mut(op.head_dim));
+        for (x, out) in heads {
+            norm_rotate(x, op.key_weight, op.eps, rotation.row(row), out);
+        }
+        target.write(place, row, &keys, values);
+    }
+}
+
+/// Where a row stands.
+struct Place {
+    slot: usize,
+    position: u32,
+    cache_index: usize,
+}
+
+impl Place {
+    /// `None` for padding.
+    fn of(target: &KvTarget<'_, Cpu>, row: usize) -> Option<Place> {
+        let (slot, position, cache_index) = match target {
+            KvTarget::Pages { batch, slots, .. } => {
+                let (slot, number) = place(batch, row)?;
+                let length = slots.length[slot];
+                (slot, length + batch.depth[row], length as usize + number)
+            }
+            KvTarget::Listed { context, .. } => {
+                let position = context.position[row];
+                (context.slot[row] as usize, position, position as usize)
+            }
+            KvTarget::Block { batch, slots, .. } => {
+                let (slot, number) = place(batch, row)?;
+                let position = slots.length[slot] + number as u32;
+                (slot, position, position as usize)
+            }
+        };
+        Some(Place {
+            slot,
+            position,
+            cache_index,
+        })
+    }
+}
+
+impl KvTarget<'_, Cpu> {
+    fn write(&mut self, place: &Place, row: usize, k: &[f32], v: &[f32]) {
+        match self {
+            KvTarget::Pages { slots, cache, .. } | KvTarget::Listed { slots, cache, .. } => {
+                let offset = cache.offset(slots, place.slot, place.cache_index);
+                cache.keys.narrow_from(offset, k);
+                cache.values.narrow_from(offset, v);
+            }
+            KvTarget::Block { keys, values, .. } => {
+                keys[row * k.len()..][..k.len()].copy_from_slice(k);
+                values[row * v.len()..][..v.len()].copy_from_slice(v);
+            }
+        }
+    }
+}
+
+/// `[rows, pairs]` cosine and sine of every row's angles.
+struct Rotation {
+    pairs: usize,
+    angles: Vec<(f32, f32)>,
+}
+
+impl Rotation {
+    fn new(places: &[Option<Place>], frequency: &[f32]) -> Self {
+        let mut angles = Vec::with_capacity(places.len() * frequency.len());
+        for place in places {
+            let position = place.as_ref().map_or(0, |place| place.position) as f32;
+            angles.extend(frequency.iter().map(|frequency| {
+                let (sin, cos) = (position * frequency).sin_cos();
+                (cos, sin)
+            }));
+        }
+        Rotation {
+            pairs: frequency.len(),
+            angles,
+        }
+    }
+
+    fn row(&self, row: usize) -> &[(f32, f32)] {
+        &self.angles[row * self.pairs..][..self.pairs]
+    }
+}
+
+fn norm_rotate(x: &[f32], weight: &[f32], eps: f32, rotation: &[(f32, f32)], out: &mut [f32]) {
+    let inverse = inverse_rms(x, eps);
+    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * inverse * weight;
+    }
+    let (first, rest) = out.split_at_mut(rotation.len());
+    for ((a, b), &(cos, sin)) in first.iter_mut().zip(rest).zip(rotation) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
 }

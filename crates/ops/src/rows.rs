@@ -73,10 +73,24 @@ pub struct CopyColumns<'a, B: Backend> {
     pub out: &'a mut B::Buf<f32>,
 }
 
-pub(crate) fn gather_cpu(_op: GatherRows<'_, Cpu>) {
-    todo!()
+pub(crate) fn gather_cpu(op: GatherRows<'_, Cpu>) {
+    for row in 0..op.rows.count() {
+        let source = op.source[row] as usize;
+        let x = &op.x[source * op.dim..][..op.dim];
+        op.out[row * op.dim..][..op.dim].copy_from_slice(x);
+    }
 }
 
-pub(crate) fn copy_columns_cpu(_op: CopyColumns<'_, Cpu>) {
-    todo!()
+pub(crate) fn copy_columns_cpu(op: CopyColumns<'_, Cpu>) {
+    assert!(
+        op.offset + op.dim <= op.out_dim,
+        "columns {}..{} of rows of {}",
+        op.offset,
+        op.offset + op.dim,
+        op.out_dim
+    );
+    for row in 0..op.rows.count() {
+        let x = &op.x[row * op.dim..][..op.dim];
+        op.out[row * op.out_dim + op.offset..][..op.dim].copy_from_slice(x);
+    }
 }

@@ -1,8 +1,9 @@
 //! Weights and caches: a matrix or a pool stored as f32, f16 or bf16.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::{Backend, OpsError};
+use crate::{Backend, Cpu, OpsError};
 
 /// How numbers are stored. Arithmetic is f32 on the CPU whatever the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +52,32 @@ impl<B: Backend> Storage<B> {
             Storage::F32(_) => Dtype::F32,
             Storage::F16(_) => Dtype::F16,
             Storage::Bf16(_) => Dtype::Bf16,
+        }
+    }
+}
+
+impl Storage<Cpu> {
+    /// Widens `out.len()` values from `offset` on; exact.
+    pub(crate) fn widen_to(&self, offset: usize, out: &mut [f32]) {
+        let range = offset..offset + out.len();
+        match self {
+            Storage::F32(values) => out.copy_from_slice(&values[range]),
+            Storage::F16(values) => values[range].convert_to_f32_slice(out),
+            Storage::Bf16(values) => {
+                for (out, value) in out.iter_mut().zip(&values[range]) {
+                    *out = f32::from_bits(u32::from(value.to_bits()) << 16);
+                }
+            }
+        }
+    }
+
+    /// Stores `values` from `offset` on, rounded to the nearest number of the type.
+    pub(crate) fn narrow_from(&mut self, offset: usize, values: &[f32]) {
+        let range = offset..offset + values.len();
+        match self {
+            Storage::F32(to) => to[range].copy_from_slice(values),
+            Storage::F16(to) => to[range].convert_from_f32_slice(values),
+            Storage::Bf16(to) => to[range].convert_from_f32_slice(values),
         }
     }
 }
