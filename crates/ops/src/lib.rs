@@ -40,6 +40,8 @@ mod sampling;
 mod slots;
 mod swiglu;
 mod tensor;
+#[cfg(test)]
+mod test_batch;
 mod topk;
 mod tree_tables;
 
