@@ -1,5 +1,6 @@
 //! Moves every sequence of a step on, and lists its new context rows for the drafter.
 
+use crate::limits::EMIT_MAX;
 use crate::{Backend, Batch, ContextRows, Cpu, Slots, Walk};
 
 /// Per sequence: list its path rows in `context` (source = row of the batch, position =
@@ -7,7 +8,7 @@ use crate::{Backend, Batch, ContextRows, Cpu, Slots, Walk};
 /// in `generated`, `emitted += n`, `root = last emitted token`.
 ///
 /// With `first` (the batch's rows are the last rows of prompts that are already committed): lists
-/// nothing and leaves `length` and `pending`.
+/// nothing (`context` ends up empty) and leaves `length` and `pending`.
 pub struct Advance<'a, B: Backend> {
     /// Segments.
     pub batch: &'a Batch<B>,
@@ -21,6 +22,33 @@ pub struct Advance<'a, B: Backend> {
     pub context: &'a mut ContextRows<B>,
 }
 
-pub(crate) fn cpu(_op: Advance<'_, Cpu>) {
-    todo!()
+pub(crate) fn cpu(op: Advance<'_, Cpu>) {
+    let (batch, walk, slots, context) = (op.batch, op.walk, op.slots, op.context);
+    let mut listed = 0;
+    for sequence in 0..batch.live[1] as usize {
+        let slot = batch.sequence_slot[sequence] as usize;
+        if !op.first {
+            let start = batch.sequence_start[sequence];
+            let path_rows = walk.path_rows[sequence] as usize;
+            let path = &walk.path[sequence * EMIT_MAX..][..path_rows];
+            for (&row, position) in path.iter().zip(slots.length[slot]..) {
+                context.source[listed] = start + row;
+                context.slot[listed] = slot as u32;
+                context.position[listed] = position;
+                listed += 1;
+            }
+            slots.length[slot] += path_rows as u32;
+            slots.pending[slot] = (path_rows as u32).saturating_sub(1);
+        }
+        let emitted = walk.emitted[sequence] as usize;
+        let tokens = &walk.tokens[sequence * EMIT_MAX..][..emitted];
+        for &token in tokens {
+            slots.generated[slot * slots.vocab_rows + token as usize] += 1;
+        }
+        slots.emitted[slot] += emitted as u32;
+        if let Some(&last) = tokens.last() {
+            slots.root[slot] = last;
+        }
+    }
+    context.live[0] = listed as u32;
 }

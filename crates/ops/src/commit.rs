@@ -1,9 +1,14 @@
 //! Keeps what belongs to the accepted path and nothing else.
 
-use crate::{Backend, Batch, Cpu, GdnJournal, GdnState, KvLayer, Slots, Walk};
+use rayon::prelude::*;
+
+use crate::limits::{DEPTH_MAX, EMIT_MAX, PAGE_TOKENS};
+use crate::{Backend, Batch, Cpu, Element, GdnJournal, GdnState, KvLayer, Slots, Storage, Walk};
 
 /// Moves the keys and values of path row j from cache index `length + path[j]` to `length + j`, in
-/// every layer. Raw copies: row `path[j]` was computed at position `length + j`.
+/// every layer. Raw copies: row `path[j]` was computed at position `length + j`. `path[j] >= j`, so
+/// copies in ascending order read every row before it is overwritten; a parallel copy must read
+/// all rows of a sequence before it writes one.
 pub struct CompactKv<'a, B: Backend> {
     /// Slots of the sequences.
     pub batch: &'a Batch<B>,
@@ -29,10 +34,109 @@ pub struct GdnCommit<'a, B: Backend> {
     pub states: &'a mut [GdnState<B>],
 }
 
-pub(crate) fn compact_kv_cpu(_op: CompactKv<'_, Cpu>) {
-    todo!()
+pub(crate) fn compact_kv_cpu(op: CompactKv<'_, Cpu>) {
+    let moves = cache_moves(op.batch, op.slots, op.walk);
+    if moves.is_empty() {
+        return;
+    }
+    op.layers.par_iter_mut().for_each(|layer| {
+        let width = layer.heads * layer.head_dim;
+        move_rows(&mut layer.keys, width, &moves);
+        move_rows(&mut layer.values, width, &moves);
+    });
 }
 
-pub(crate) fn gdn_cpu(_op: GdnCommit<'_, Cpu>) {
-    todo!()
+/// `(from, to)` rows of the page pool, in the order in which they must be copied. Sequences own
+/// their pages alone, so their moves do not touch each other.
+fn cache_moves(batch: &Batch<Cpu>, slots: &Slots<Cpu>, walk: &Walk<Cpu>) -> Vec<(usize, usize)> {
+    let mut moves = Vec::new();
+    for sequence in 0..batch.live[1] as usize {
+        let slot = batch.sequence_slot[sequence] as usize;
+        let length = slots.length[slot] as usize;
+        let pages = &slots.block_table[slot * slots.pages_max..][..slots.pages_max];
+        let cache_row =
+            |index: usize| pages[index / PAGE_TOKENS] as usize * PAGE_TOKENS + index % PAGE_TOKENS;
+        let path = &walk.path[sequence * EMIT_MAX..][..walk.path_rows[sequence] as usize];
+        for (j, &row) in path.iter().enumerate() {
+            if row as usize != j {
+                moves.push((cache_row(length + row as usize), cache_row(length + j)));
+            }
+        }
+    }
+    moves
+}
+
+fn move_rows(storage: &mut Storage<Cpu>, width: usize, moves: &[(usize, usize)]) {
+    fn copy<T: Element>(values: &mut [T], width: usize, moves: &[(usize, usize)]) {
+        for &(from, to) in moves {
+            values.copy_within(from * width..(from + 1) * width, to * width);
+        }
+    }
+    match storage {
+        Storage::F32(values) => copy(values, width, moves),
+        Storage::F16(values) => copy(values, width, moves),
+        Storage::Bf16(values) => copy(values, width, moves),
+    }
+}
+
+pub(crate) fn gdn_cpu(op: GdnCommit<'_, Cpu>) {
+    assert_eq!(
+        op.journals.len(),
+        op.states.len(),
+        "one journal per GDN layer"
+    );
+    op.states
+        .par_iter_mut()
+        .zip(op.journals)
+        .for_each(|(state, journal)| {
+            for sequence in 0..op.batch.live[1] as usize {
+                let start = op.batch.sequence_start[sequence] as usize;
+                let slot = op.batch.sequence_slot[sequence] as usize;
+                let rows = op.walk.path_rows[sequence] as usize;
+                let path = &op.walk.path[sequence * EMIT_MAX..][..rows];
+                let rows: Vec<usize> = path.iter().map(|&row| start + row as usize).collect();
+                keep_pending(state, journal, slot, &rows);
+                keep_history(state, journal, slot, &rows);
+            }
+        });
+}
+
+/// `path`: rows of the batch.
+fn keep_pending(state: &mut GdnState<Cpu>, journal: &GdnJournal<Cpu>, slot: usize, path: &[usize]) {
+    let shape = state.shape;
+    let copy = |from: &[f32], to: &mut [f32], width: usize| {
+        for (place, &row) in path.iter().skip(1).enumerate() {
+            to[(slot * DEPTH_MAX + place) * width..][..width]
+                .copy_from_slice(&from[row * width..][..width]);
+        }
+    };
+    copy(&journal.key, &mut state.pending_key, shape.key_width());
+    copy(
+        &journal.value,
+        &mut state.pending_value,
+        shape.value_width(),
+    );
+    copy(
+        &journal.gate,
+        &mut state.pending_gate,
+        shape.value_heads * 2,
+    );
+}
+
+fn keep_history(state: &mut GdnState<Cpu>, journal: &GdnJournal<Cpu>, slot: usize, path: &[usize]) {
+    let channels = state.shape.channels();
+    let history = &mut state.conv[slot * 3 * channels..][..3 * channels];
+    for column in 0..3 {
+        // Entry of `[history; conv_in of path]`; it lies behind `column`, so ascending order
+        // reads every history column before it is overwritten.
+        let entry = path.len() + column;
+        let to = column * channels;
+        if entry < 3 {
+            history.copy_within(entry * channels..(entry + 1) * channels, to);
+        } else {
+            let row = path[entry - 3];
+            history[to..][..channels]
+                .copy_from_slice(&journal.conv_in[row * channels..][..channels]);
+        }
+    }
 }

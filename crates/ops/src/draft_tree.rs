@@ -1,5 +1,9 @@
 //! The draft tree: best-first construction from per-depth candidates (DDTree), or a chain.
 
+mod best_first;
+
+use self::best_first::{Candidates, Node};
+use crate::limits::{NONE, TREE_ROWS_MAX};
 use crate::{Backend, Batch, Cpu, OpsError, Slots};
 
 /// Budgets at which the predicted acceptance of a tree is reported.
@@ -50,9 +54,12 @@ impl<B: Backend> DraftPlan<B> {
 ///
 /// Tree: pop the node of largest score (sum of log-probabilities, f32, `parent + lp`), ties to the
 /// lexicographically smaller rank tuple, a prefix before its extension; push its next sibling and
-/// its first child. Ranks with logprob -inf end a row; a NaN ends the depth. Rows that remain when
-/// nothing can be drafted are padding: parent 0, depth 1, the root's token, `padding[row] = 1`;
-/// they are never children.
+/// its first child. Ranks with logprob -inf end a row; a NaN ends the depth and those below it.
+/// Chain: the likeliest token of each depth. Rows that remain when nothing can be drafted are
+/// padding: parent 0, depth 1, the root's token, `padding[row] = 1`; they are never children.
+///
+/// The prediction does not depend on the segment's rows: it always looks at the best 63 nodes and
+/// at the whole chain within `depth_max`. It counts what exists where there is less.
 pub struct BuildTree<'a, B: Backend> {
     /// Rows that one block of the draft batch gives: its drafted depths.
     pub depths: usize,
@@ -74,6 +81,85 @@ pub struct BuildTree<'a, B: Backend> {
     pub prediction: &'a mut B::Buf<f32>,
 }
 
-pub(crate) fn cpu(_op: BuildTree<'_, Cpu>) {
-    todo!()
+pub(crate) fn cpu(op: BuildTree<'_, Cpu>) {
+    let candidates_len = op.depths * op.k;
+    for sequence in 0..op.batch.live[1] as usize {
+        let slot = op.batch.sequence_slot[sequence] as usize;
+        let rows = op.batch.sequence_rows[sequence] as usize;
+        assert!(
+            (1..=TREE_ROWS_MAX).contains(&rows),
+            "a drafted segment has 1 to {TREE_ROWS_MAX} rows, this one {rows}"
+        );
+        let block = op.plan.block[sequence];
+        let (offset, depth_max) = if block == NONE {
+            (0, 0)
+        } else {
+            let depth_max = op.plan.depth_max[sequence] as usize;
+            (block as usize * candidates_len, depth_max)
+        };
+        let candidates = Candidates::new(
+            &op.ids[offset..][..candidates_len],
+            &op.logprobs[offset..][..candidates_len],
+            op.k,
+            depth_max,
+        );
+        let best: Vec<Node> = candidates.best_first().take(TREE_ROWS_MAX - 1).collect();
+        let chain = candidates.chain();
+        let Prediction { tree, chain: line } = Prediction::of(&best, &chain);
+        let prediction = &mut op.prediction[sequence * Prediction::LEN..][..Prediction::LEN];
+        prediction[..tree.len()].copy_from_slice(&tree);
+        prediction[tree.len()..].copy_from_slice(&line);
+
+        let mut nodes = if op.plan.chain[sequence] == 1 {
+            chain
+        } else {
+            best
+        };
+        nodes.truncate(rows - 1);
+        let start = op.batch.sequence_start[sequence] as usize;
+        op.padding[start..start + rows].fill(0);
+        op.padding[start + 1 + nodes.len()..start + rows].fill(1);
+        write_segment(
+            op.batch,
+            start,
+            rows,
+            op.slots.root[slot],
+            &candidates,
+            &nodes,
+        );
+    }
 }
+
+/// Root, nodes in depth-first order, padding.
+fn write_segment(
+    batch: &mut Batch<Cpu>,
+    start: usize,
+    rows: usize,
+    root: u32,
+    candidates: &Candidates<'_>,
+    nodes: &[Node],
+) {
+    let token = &mut batch.token[start..start + rows];
+    let parent = &mut batch.parent[start..start + rows];
+    let depth = &mut batch.depth[start..start + rows];
+    token.fill(root);
+    parent.fill(0);
+    depth.fill(1);
+    (parent[0], depth[0]) = (-1, 0);
+
+    let mut order: Vec<usize> = (0..nodes.len()).collect();
+    order.sort_unstable_by_key(|&chosen| nodes[chosen].ranks);
+    // Row of the root and of each node by order of choice.
+    let mut row = vec![0; 1 + nodes.len()];
+    for (place, &chosen) in order.iter().enumerate() {
+        row[1 + chosen] = 1 + place;
+    }
+    for (node, &row_of_node) in nodes.iter().zip(&row[1..]) {
+        token[row_of_node] = candidates.token(node);
+        parent[row_of_node] = row[node.parent] as i32;
+        depth[row_of_node] = node.depth as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests;

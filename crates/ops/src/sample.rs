@@ -1,5 +1,14 @@
 //! Processes the logits of every row with the row's own history and chooses its token.
 
+mod history;
+mod law;
+
+use rayon::prelude::*;
+
+use self::history::History;
+use crate::limits::NONE;
+use crate::philox::uniform;
+use crate::topk::PARALLEL_LOGITS;
 use crate::{Backend, Batch, Cpu, Rows, Slots};
 
 /// For each live row, with the options of its slot and output index `t = emitted[slot] + depth`:
@@ -16,6 +25,10 @@ use crate::{Backend, Batch, Cpu, Rows, Slots};
 ///
 /// The path of a row is the tokens of its ancestors from depth 1 to itself; row 0 is already
 /// emitted and counted.
+///
+/// A NaN logit is never chosen while another id is allowed, and a ban holds against any bias. If
+/// no id has a logit above -inf, the lowest id that is not banned (whose logit is NaN) is chosen,
+/// or 0 if all are.
 pub struct Sample<'a, B: Backend> {
     /// Rows.
     pub rows: Rows<'a, B>,
@@ -29,6 +42,51 @@ pub struct Sample<'a, B: Backend> {
     pub choice: &'a mut B::Buf<u32>,
 }
 
-pub(crate) fn cpu(_op: Sample<'_, Cpu>) {
-    todo!()
+pub(crate) fn cpu(op: Sample<'_, Cpu>) {
+    let rows = op.rows.live[0] as usize;
+    assert!(
+        rows <= op.rows.capacity,
+        "{rows} live rows, {} launched",
+        op.rows.capacity
+    );
+    let (batch, slots) = (op.batch, op.slots);
+    let logits = &op.logits[..rows * slots.vocab_rows];
+    let choose = |scratch: &mut Vec<f32>, row: usize| -> Option<u32> {
+        let logits = &logits[row * slots.vocab_rows..][..slots.vocab_used];
+        (batch.row_sequence[row] != NONE)
+            .then(|| choose(&History::new(batch, slots, row), logits, scratch))
+    };
+    let choices = &mut op.choice[..rows];
+    if logits.len() < PARALLEL_LOGITS {
+        let mut scratch = Vec::new();
+        for (row, choice) in choices.iter_mut().enumerate() {
+            *choice = choose(&mut scratch, row).unwrap_or(*choice);
+        }
+    } else {
+        choices
+            .par_iter_mut()
+            .enumerate()
+            .for_each_init(Vec::new, |scratch, (row, choice)| {
+                *choice = choose(scratch, row).unwrap_or(*choice);
+            });
+    }
 }
+
+fn choose(history: &History<'_>, logits: &[f32], scratch: &mut Vec<f32>) -> u32 {
+    let options = history.options;
+    if options.is_greedy() && history.is_neutral() {
+        return law::most_likely(logits);
+    }
+    scratch.clear();
+    scratch.extend_from_slice(logits);
+    history.apply(scratch);
+    if options.is_greedy() {
+        return law::most_likely(scratch);
+    }
+    let seed = u64::from(options.seed_high) << 32 | u64::from(options.seed_low);
+    let u = uniform(seed, history.index, options.choice);
+    law::draw(scratch, options, u)
+}
+
+#[cfg(test)]
+mod tests;
