@@ -45,6 +45,8 @@ mod segment;
 mod slots;
 mod swiglu;
 mod tensor;
+#[cfg(test)]
+mod testing;
 mod topk;
 mod tree_tables;
 mod vector;
