@@ -47,6 +47,8 @@ mod swiglu;
 mod tensor;
 #[cfg(test)]
 mod test_batch;
+#[cfg(test)]
+mod testing;
 mod topk;
 mod tree_tables;
 mod vector;

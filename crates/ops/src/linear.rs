@@ -156,3 +156,6 @@ fn put(output: Output, products: &[f32], range: Range<usize>, outputs: usize, ou
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
