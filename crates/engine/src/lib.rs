@@ -34,3 +34,6 @@ pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, TokenUpdate,
 };
 pub use stats::{EngineStats, ShapeStats};
+
+#[cfg(test)]
+mod tests;
