@@ -1,50 +1,128 @@
 //! The server's side of the engine.
 
-use crate::{EngineStats, ModelInfo, Request, RequestId, Status, SubmitError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
 
-/// Cloneable and `Send`; only sends commands and reads counters.
+use crate::shared::{Life, Shared};
+use crate::{EngineStats, ModelInfo, Phase, Request, RequestId, Status, SubmitError};
+
+/// What handles tell the engine thread.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Queue a request.
+    Submit {
+        /// Its id.
+        id: RequestId,
+        /// What is asked for.
+        request: Request,
+        /// When.
+        submitted: Instant,
+    },
+    /// End a request.
+    Abort(RequestId),
+    /// End a request of which so many tokens count.
+    Finish(RequestId, usize),
+    /// End when nothing is left to do.
+    Drain,
+    /// Abort everything and end.
+    Shutdown,
+}
+
+/// Cloneable and `Send`; only sends commands and reads counters. When the last handle is dropped
+/// the engine drains.
 #[derive(Clone, Debug)]
-pub struct EngineHandle {}
+pub struct EngineHandle {
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+}
 
 impl EngineHandle {
+    pub(crate) fn new(shared: Arc<Shared>, commands: Sender<Command>) -> Self {
+        EngineHandle { shared, commands }
+    }
+
     /// Queues a request. Checks everything that needs no device.
-    pub fn submit(&self, _request: Request) -> Result<RequestId, SubmitError> {
-        todo!()
+    pub fn submit(&self, request: Request) -> Result<RequestId, SubmitError> {
+        request.check(&self.shared.info)?;
+        let mut life = self.shared.life();
+        if life.phase != Phase::Ready {
+            return Err(SubmitError::Unavailable(why_not_ready(&life)));
+        }
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let limit = self.shared.queue_max;
+        if limit > 0 && waiting >= limit {
+            return Err(SubmitError::QueueFull { waiting, limit });
+        }
+        let id = life.mint();
+        // Counted before the thread can see it, so that the count never falls below zero.
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let command = Command::Submit {
+            id,
+            request,
+            submitted: Instant::now(),
+        };
+        if self.commands.send(command).is_err() {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(SubmitError::Unavailable("its thread has ended".into()));
+        }
+        Ok(id)
     }
 
     /// Ends a request before the next step; unknown ids are ignored. The terminal update says
     /// `Aborted`.
-    pub fn abort(&self, _id: RequestId) {
-        todo!()
+    pub fn abort(&self, id: RequestId) {
+        self.send(Command::Abort(id));
     }
 
     /// Ends a request of which only the first `kept` output tokens count. Ignored once it ended.
-    pub fn finish(&self, _id: RequestId, _kept: usize) {
-        todo!()
+    pub fn finish(&self, id: RequestId, kept: usize) {
+        self.send(Command::Finish(id, kept));
     }
 
     /// Counters now.
     pub fn stats(&self) -> EngineStats {
-        todo!()
+        self.shared.stats()
     }
 
     /// Loading progress, readiness, failure.
     pub fn status(&self) -> Status {
-        todo!()
+        self.shared.status()
     }
 
     /// Facts about the model; known before the weights are loaded.
     pub fn info(&self) -> &ModelInfo {
-        todo!()
+        &self.shared.info
     }
 
     /// Takes no more requests; the thread ends when the last one has ended.
     pub fn drain(&self) {
-        todo!()
+        self.shared.enter(Phase::Draining);
+        self.send(Command::Drain);
     }
 
     /// Ends every request (`Aborted`) and then the thread.
     pub fn shutdown(&self) {
-        todo!()
+        self.shared.enter(Phase::Draining);
+        self.send(Command::Shutdown);
+    }
+
+    /// A thread that has ended has nothing left to be told.
+    fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+}
+
+fn why_not_ready(life: &Life) -> String {
+    match life.phase {
+        Phase::Init | Phase::Weights => "the model is loading; try again later".into(),
+        Phase::Warmup | Phase::Ready => "it is warming up; try again later".into(),
+        Phase::Draining => "it is shutting down".into(),
+        Phase::Stopped => "it has stopped".into(),
+        Phase::Failed => format!(
+            "it failed: {}",
+            life.error.as_deref().unwrap_or("no reason")
+        ),
     }
 }

@@ -3,11 +3,23 @@
 //! Owns sequences, pages, slots and the step loop on its own thread; knows nothing of HTTP, text
 //! or kernels. One [`StepOutput`] per step crosses to the server: data, not callbacks.
 
+mod auto;
 mod error;
 mod handle;
+mod kv_pool;
 mod load;
 mod request;
+mod scheduler;
+mod sequence;
+mod settings;
+mod shape;
+mod shared;
+mod state_pool;
 mod stats;
+mod step_loop;
+mod step_runner;
+mod timing_table;
+mod warm_up;
 
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
@@ -22,3 +34,6 @@ pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, TokenUpdate,
 };
 pub use stats::{EngineStats, ShapeStats};
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,19 @@
 //! Starting an engine: what to load, with which limits.
 
-use std::sync::mpsc::Receiver;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use model::{CheckReport, CheckpointSource, Dtype, MemoryPlan};
+use model::{
+    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadProgress, MemoryPlan, ModelConfig,
+    ModelError, Runner,
+};
+use ops::{Backend, Cpu, Cuda};
 
-use crate::{EngineError, EngineHandle, StepOutput};
+use crate::settings::{self, Settings};
+use crate::shared::Shared;
+use crate::step_runner::StepRunner;
+use crate::{EngineError, EngineHandle, StepOutput, step_loop};
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +78,11 @@ pub struct EngineConfig {
     pub queue_max: usize,
     /// Longest prompt and output; `None` = the model's, lowered to what the pool holds.
     pub context_length: Option<usize>,
-    /// Tokens the KV pool holds; `None` = context length times sequences, within reason.
+    /// Tokens the KV pool holds; `None` = context length times sequences, on the CPU at most
+    /// 65,536 (or one sequence of a longer `context_length`).
     pub tokens_total: Option<usize>,
-    /// Tokens of one prefill call, at most 2,048 (chunks start at its multiples).
+    /// Tokens of one prefill call: 64, 128, 256, 512, 1,024 or 2,048 (chunks start at its
+    /// multiples).
     pub prefill_chunk: usize,
     /// Draft no more when more than this many sequences run; 0 = always draft.
     pub draft_batch_max: usize,
@@ -141,7 +151,8 @@ pub struct Status {
     pub heartbeat_age: Duration,
     /// Why it failed.
     pub error: Option<String>,
-    /// Start-up timings: shape name and milliseconds of one step of one sequence.
+    /// Start-up timings: shape name and milliseconds of one step of one sequence; names that end
+    /// in ` x4` are steps of four sequences.
     pub step_times_ms: Vec<(String, f64)>,
 }
 
@@ -168,12 +179,68 @@ pub struct Engine {
 impl Engine {
     /// Reads the configurations (errors come back at once), then loads and warms up on the engine
     /// thread; [`EngineHandle::status`] tells when it is ready or has failed.
-    pub fn start(_spec: LoadSpec, _config: EngineConfig) -> Result<Engine, EngineError> {
-        todo!()
+    pub fn start(spec: LoadSpec, config: EngineConfig) -> Result<Engine, EngineError> {
+        let (settings, info) = settings_of(&spec, &config)?;
+        let runner_config = settings.runner.clone();
+        let drafter = drafter_of(&spec, &config).cloned();
+        Engine::spawn(settings, info, move |progress| {
+            Runner::load(Cpu, &spec.target, drafter.as_ref(), runner_config, progress)
+        })
+    }
+
+    /// Starts the thread around whatever `load` makes there.
+    pub(crate) fn spawn<R: StepRunner>(
+        settings: Settings,
+        info: ModelInfo,
+        load: impl FnOnce(&LoadProgress) -> Result<R, ModelError> + Send + 'static,
+    ) -> Result<Engine, EngineError> {
+        let runner = &settings.runner;
+        let shared = Arc::new(Shared::new(
+            info,
+            settings.queue_max,
+            runner.kv_pages,
+            runner.sequences_max,
+        ));
+        let (commands, received) = mpsc::channel();
+        let (sender, outputs) = mpsc::channel();
+        let handle = EngineHandle::new(Arc::clone(&shared), commands);
+        std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || step_loop::run(settings, shared, received, sender, load))
+            .map_err(|error| EngineError::Stopped(format!("no thread for it: {error}")))?;
+        Ok(Engine { handle, outputs })
     }
 }
 
 /// Verifies every tensor and computes the plan, without starting anything.
-pub fn check(_spec: &LoadSpec, _config: &EngineConfig) -> Result<CheckOutput, EngineError> {
-    todo!()
+pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, EngineError> {
+    let (_, info) = settings_of(spec, config)?;
+    let (target, drafter) = model::check(&spec.target, drafter_of(spec, config))?;
+    Ok(CheckOutput {
+        target,
+        drafter,
+        info,
+    })
+}
+
+/// The drafter, where the algorithm has a use for it.
+fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a CheckpointSource> {
+    spec.drafter
+        .as_ref()
+        .filter(|_| config.algorithm != Algorithm::None)
+}
+
+fn settings_of(
+    spec: &LoadSpec,
+    config: &EngineConfig,
+) -> Result<(Settings, ModelInfo), EngineError> {
+    let device = match spec.device {
+        Device::Auto | Device::Cpu => Cpu.name(),
+        Device::Cuda => match Cuda::open(0).map_err(ModelError::Ops)? {},
+    };
+    let target = ModelConfig::read(&spec.target)?;
+    let drafter = drafter_of(spec, config)
+        .map(|source| DrafterConfig::read(source, &target))
+        .transpose()?;
+    settings::resolve(spec, config, &target, drafter.as_ref(), device)
 }

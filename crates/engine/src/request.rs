@@ -1,6 +1,9 @@
 //! What crosses between server and engine.
 
 use model::{SamplingParams, TokenLogprob};
+use ops::{LOGIT_BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX};
+
+use crate::{ModelInfo, SubmitError};
 
 /// Names a request inside the process; minted by [`crate::EngineHandle::submit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,5 +114,84 @@ impl RequestStats {
     /// Tokens per step: 1 + accepted / steps; 1 before the first step.
     pub fn mean_acceptance_length(&self) -> f64 {
         1.0 + self.accepted as f64 / self.steps.max(1) as f64
+    }
+}
+
+impl Request {
+    /// Everything that can be said without the device.
+    pub(crate) fn check(&self, info: &ModelInfo) -> Result<(), SubmitError> {
+        let invalid = |text: String| Err(SubmitError::Invalid(text));
+        let (prompt, context) = (self.prompt.len(), info.context_length);
+        if prompt == 0 {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if prompt >= context {
+            return Err(SubmitError::ContextLength { prompt, context });
+        }
+        let biased = self.sampling.logit_bias.iter().map(|bias| &bias.0);
+        let mut ids = self.prompt.iter().chain(&self.stop_ids).chain(biased);
+        if let Some(&id) = ids.find(|&&id| id as usize >= info.vocab_used) {
+            let max = u32::try_from(info.vocab_used - 1).unwrap_or(u32::MAX);
+            return Err(SubmitError::UnknownToken { id, max });
+        }
+        if self.max_tokens == 0 && self.prompt_logprobs.is_none() {
+            return invalid("max_tokens is 0; only a request for prompt_logprobs may be".into());
+        }
+        if self.stop_ids.len() > STOP_IDS_MAX {
+            let count = self.stop_ids.len();
+            return invalid(format!("{count} stop ids, the limit is {STOP_IDS_MAX}"));
+        }
+        for (field, top) in [
+            ("logprobs", self.logprobs),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ] {
+            if top.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
+                let top = top.unwrap_or_default();
+                return invalid(format!("{field} is {top}, the limit is {TOP_LOGPROBS_MAX}"));
+            }
+        }
+        check_sampling(&self.sampling).map_err(SubmitError::Invalid)
+    }
+}
+
+fn check_sampling(sampling: &SamplingParams) -> Result<(), String> {
+    let unit = |value: f32| (0.0..=1.0).contains(&value);
+    let rules = [
+        ("temperature", sampling.temperature, "at least 0", {
+            sampling.temperature.is_finite() && sampling.temperature >= 0.0
+        }),
+        ("top_p", sampling.top_p, "0 to 1", unit(sampling.top_p)),
+        ("min_p", sampling.min_p, "0 to 1", unit(sampling.min_p)),
+        (
+            "repetition_penalty",
+            sampling.repetition_penalty,
+            "above 0",
+            { sampling.repetition_penalty.is_finite() && sampling.repetition_penalty > 0.0 },
+        ),
+        ("presence_penalty", sampling.presence_penalty, "finite", {
+            sampling.presence_penalty.is_finite()
+        }),
+        ("frequency_penalty", sampling.frequency_penalty, "finite", {
+            sampling.frequency_penalty.is_finite()
+        }),
+    ];
+    if let Some((field, value, range, _)) = rules.iter().find(|rule| !rule.3) {
+        return Err(format!("{field} is {value}; it must be {range}"));
+    }
+    let bias = &sampling.logit_bias;
+    if bias.len() > LOGIT_BIAS_MAX {
+        let count = bias.len();
+        return Err(format!(
+            "logit_bias has {count} entries, the limit is {LOGIT_BIAS_MAX}"
+        ));
+    }
+    match bias
+        .iter()
+        .find(|(_, value)| value.is_nan() || *value == f32::INFINITY)
+    {
+        Some((id, value)) => Err(format!(
+            "logit_bias of token {id} is {value}; it must be finite, or -inf to ban the token"
+        )),
+        None => Ok(()),
     }
 }

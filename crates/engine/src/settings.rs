@@ -1,0 +1,252 @@
+//! Turns options and configurations into the sizes of a runner and facts for people.
+
+use model::{DrafterConfig, Dtype, MemoryPlan, ModelConfig, RunnerConfig, Shape};
+use ops::{DEPTH_MAX, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
+
+use crate::auto::CANDIDATES;
+use crate::shape::{Drafting, STEP_ROWS_MAX};
+use crate::{Algorithm, Budget, EngineConfig, EngineError, LoadSpec, ModelInfo};
+
+/// Tokens of the default pool on the CPU at most, unless a longer context is asked for: what a
+/// host spends on a cache without being told to has to stay small.
+const POOL_TOKENS_DEFAULT: usize = 65_536;
+/// Largest prefill chunk, and the distance of the positions at which all chunk sizes meet.
+const CHUNK_MAX: usize = 2048;
+/// Budget of a tree where nothing was measured.
+const BUDGET_DEFAULT: usize = 15;
+
+/// What the engine thread works with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    /// Sizes of the runner.
+    pub(crate) runner: RunnerConfig,
+    /// How requests draft.
+    pub(crate) drafting: Drafting,
+    /// Shapes to time at start, plain first.
+    pub(crate) shapes: Vec<Shape>,
+    /// Requests waiting at most; 0 = no limit.
+    pub(crate) queue_max: usize,
+    /// Draft no more when more than this many run; 0 = always draft.
+    pub(crate) draft_batch_max: usize,
+    /// No warm-up.
+    pub(crate) skip_warmup: bool,
+}
+
+/// What the drafting options come to.
+#[derive(Debug)]
+struct Speculation {
+    drafting: Drafting,
+    budget: Budget,
+    topk: usize,
+    chain_drafts: usize,
+}
+
+/// Checks the options against each other and against the model.
+pub(crate) fn resolve(
+    spec: &LoadSpec,
+    config: &EngineConfig,
+    target: &ModelConfig,
+    drafter: Option<&DrafterConfig>,
+    device: String,
+) -> Result<(Settings, ModelInfo), EngineError> {
+    check_limits(spec, config, target)?;
+    let speculation = speculation(config, drafter)?;
+    let settings = settings(spec, config, target, &speculation)?;
+    let runner = &settings.runner;
+    let info = ModelInfo {
+        model_type: target.model_type.clone(),
+        architectures: target.architectures.clone(),
+        vocab_rows: target.vocab_size,
+        vocab_used: spec.vocab_used,
+        context_length: runner.context_max,
+        tokens_total: runner.kv_pages * PAGE_TOKENS,
+        device,
+        plan: MemoryPlan::of(target, drafter, runner),
+        algorithm: config.algorithm,
+        budget: speculation.budget,
+        topk: speculation.topk,
+        chain_drafts: speculation.chain_drafts,
+    };
+    Ok((settings, info))
+}
+
+fn settings(
+    spec: &LoadSpec,
+    config: &EngineConfig,
+    target: &ModelConfig,
+    speculation: &Speculation,
+) -> Result<Settings, EngineError> {
+    let (context_max, kv_pages) = pool(config, target.context_max)?;
+    let dtype = spec.dtype.unwrap_or(Dtype::F32);
+    let shapes = match speculation.drafting {
+        Drafting::Off => vec![Shape::Plain],
+        Drafting::Fixed(shape) => vec![Shape::Plain, shape],
+        Drafting::Auto => {
+            let fits = |shape: &Shape| match *shape {
+                Shape::Chain(drafts) => drafts <= speculation.chain_drafts,
+                Shape::Plain | Shape::Tree(_) => true,
+            };
+            CANDIDATES.into_iter().filter(fits).collect()
+        }
+    };
+    let tree_rows_max = match speculation.drafting {
+        Drafting::Off => 1,
+        Drafting::Fixed(shape) => shape.rows(),
+        Drafting::Auto => TREE_ROWS_MAX,
+    };
+    Ok(Settings {
+        runner: RunnerConfig {
+            sequences_max: config.running_max,
+            context_max,
+            kv_pages,
+            prefill_rows_max: config.prefill_chunk,
+            tree_rows_max,
+            topk: speculation.topk,
+            weight_dtype: dtype,
+            kv_dtype: dtype,
+            vocab_used: spec.vocab_used,
+        },
+        drafting: speculation.drafting,
+        shapes,
+        queue_max: config.queue_max,
+        draft_batch_max: config.draft_batch_max,
+        skip_warmup: config.skip_warmup,
+    })
+}
+
+fn error<T>(text: String) -> Result<T, EngineError> {
+    Err(EngineError::Config(text))
+}
+
+fn check_limits(
+    spec: &LoadSpec,
+    config: &EngineConfig,
+    target: &ModelConfig,
+) -> Result<(), EngineError> {
+    let (running, chunk) = (config.running_max, config.prefill_chunk);
+    if !(1..=STEP_ROWS_MAX).contains(&running) {
+        return error(format!(
+            "{running} running requests at once; a step holds 1 to {STEP_ROWS_MAX}"
+        ));
+    }
+    if chunk < PAGE_TOKENS || !CHUNK_MAX.is_multiple_of(chunk) {
+        return error(format!(
+            "a prefill chunk of {chunk} tokens; it must be 64, 128, 256, 512, 1024 or {CHUNK_MAX}"
+        ));
+    }
+    if !(1..=target.vocab_size).contains(&spec.vocab_used) {
+        return error(format!(
+            "the tokenizer has {} tokens, the model's head {} rows; give the tokenizer that \
+             belongs to the model",
+            spec.vocab_used, target.vocab_size
+        ));
+    }
+    Ok(())
+}
+
+fn speculation(
+    config: &EngineConfig,
+    drafter: Option<&DrafterConfig>,
+) -> Result<Speculation, EngineError> {
+    if let Some(topk) = config
+        .topk_cap
+        .filter(|topk| !(1..=TOPK_MAX).contains(topk))
+    {
+        return error(format!("a top-k cap of {topk}; it must be 1 to {TOPK_MAX}"));
+    }
+    let budgets = 1..TREE_ROWS_MAX;
+    if let Budget::Fixed(budget) = config.budget
+        && !budgets.contains(&budget)
+    {
+        return error(format!(
+            "a tree budget of {budget}; it must be 1 to {} or auto",
+            TREE_ROWS_MAX - 1
+        ));
+    }
+    if config.algorithm == Algorithm::None {
+        return Ok(Speculation {
+            drafting: Drafting::Off,
+            budget: config.budget,
+            topk: config.topk_cap.unwrap_or(1),
+            chain_drafts: 0,
+        });
+    }
+    let Some(drafter) = drafter else {
+        return error(format!(
+            "algorithm {:?} needs a drafter; give one or choose NONE",
+            config.algorithm
+        ));
+    };
+    let depths = drafter.block_size.saturating_sub(1).min(DEPTH_MAX);
+    let chain_drafts = config.chain_drafts.unwrap_or(depths);
+    if !(1..=depths).contains(&chain_drafts) {
+        return error(format!(
+            "a chain of {chain_drafts} drafts; the drafter's block of {} allows 1 to {depths}",
+            drafter.block_size
+        ));
+    }
+    let (drafting, budget, topk) = match (config.algorithm, config.budget) {
+        (Algorithm::Ddtree, Budget::Auto) if !config.skip_warmup => {
+            (Drafting::Auto, Budget::Auto, TOPK_MAX)
+        }
+        (Algorithm::Ddtree, budget) => {
+            let nodes = match budget {
+                Budget::Fixed(nodes) => nodes,
+                Budget::Auto => BUDGET_DEFAULT,
+            };
+            let topk = if nodes <= 31 { 8 } else { TOPK_MAX };
+            (
+                Drafting::Fixed(Shape::Tree(nodes)),
+                Budget::Fixed(nodes),
+                topk,
+            )
+        }
+        // A chain takes the first candidate of every depth.
+        _ => (
+            Drafting::Fixed(Shape::Chain(chain_drafts)),
+            config.budget,
+            1,
+        ),
+    };
+    Ok(Speculation {
+        drafting,
+        budget,
+        topk: config.topk_cap.unwrap_or(topk),
+        chain_drafts,
+    })
+}
+
+/// Context length and pages of the pool.
+fn pool(config: &EngineConfig, model_context: usize) -> Result<(usize, usize), EngineError> {
+    let wanted = model_context.min(config.context_length.unwrap_or(usize::MAX));
+    if wanted < 2 {
+        return error(format!(
+            "a context of {wanted} tokens; it must hold a prompt token and an output token"
+        ));
+    }
+    let one = wanted.div_ceil(PAGE_TOKENS);
+    let all = one.saturating_mul(config.running_max);
+    let pages = match config.tokens_total {
+        Some(tokens) if tokens < PAGE_TOKENS => {
+            return error(format!(
+                "a KV pool of {tokens} tokens; it must hold a page of {PAGE_TOKENS} at least"
+            ));
+        }
+        Some(tokens) => all.min(tokens / PAGE_TOKENS),
+        None => {
+            let asked = config.context_length.map_or(0, |_| one);
+            all.min(asked.max(POOL_TOKENS_DEFAULT / PAGE_TOKENS))
+        }
+    };
+    let context = wanted.min(pages * PAGE_TOKENS);
+    if context < config.context_length.unwrap_or(model_context) {
+        tracing::info!(
+            context,
+            "context length lowered to what model and KV pool hold"
+        );
+    }
+    Ok((context, pages))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! What the engine thread and its handles share: phase, counters, heartbeat.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use model::LoadProgress;
+
+use crate::stats::Counters;
+use crate::{EngineStats, ModelInfo, Phase, RequestId, Status};
+
+/// The engine's life. Requests are taken under its lock, so none slips in after an end.
+#[derive(Debug)]
+pub(crate) struct Life {
+    /// Where it is.
+    pub(crate) phase: Phase,
+    /// Why it failed.
+    pub(crate) error: Option<String>,
+    step_times_ms: Vec<(String, f64)>,
+    last_id: u64,
+}
+
+impl Life {
+    /// The next request's id.
+    pub(crate) fn mint(&mut self) -> RequestId {
+        self.last_id += 1;
+        RequestId(self.last_id)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Facts.
+    pub(crate) info: ModelInfo,
+    /// Requests waiting at most; 0 = no limit.
+    pub(crate) queue_max: usize,
+    /// Requests that were taken and are not in a slot yet.
+    pub(crate) waiting: AtomicUsize,
+    /// Bytes loaded.
+    pub(crate) progress: LoadProgress,
+    life: Mutex<Life>,
+    counters: Mutex<Counters>,
+    born: Instant,
+    beat_ms: AtomicU64,
+    /// `progress.done` when last looked at: loading counts as a sign of life.
+    progress_seen: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Before loading.
+    pub(crate) fn new(info: ModelInfo, queue_max: usize, pages: usize, slots: usize) -> Self {
+        Shared {
+            info,
+            queue_max,
+            waiting: AtomicUsize::new(0),
+            progress: LoadProgress::default(),
+            life: Mutex::new(Life {
+                phase: Phase::Init,
+                error: None,
+                step_times_ms: Vec::new(),
+                last_id: 0,
+            }),
+            counters: Mutex::new(Counters::new(pages, slots)),
+            born: Instant::now(),
+            beat_ms: AtomicU64::new(0),
+            progress_seen: AtomicU64::new(0),
+        }
+    }
+
+    /// Phase and ids, locked.
+    pub(crate) fn life(&self) -> MutexGuard<'_, Life> {
+        lock(&self.life)
+    }
+
+    /// Counters, locked.
+    pub(crate) fn counters(&self) -> MutexGuard<'_, Counters> {
+        lock(&self.counters)
+    }
+
+    /// Milliseconds since start.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The engine thread is alive.
+    pub(crate) fn beat(&self) {
+        self.beat_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Enters a phase, unless the engine is already on its way out.
+    pub(crate) fn enter(&self, phase: Phase) {
+        let mut life = self.life();
+        if matches!(
+            life.phase,
+            Phase::Init | Phase::Weights | Phase::Warmup | Phase::Ready
+        ) {
+            life.phase = phase;
+        }
+    }
+
+    /// The thread has ended or is about to, on request or because of `error`.
+    pub(crate) fn end(&self, error: Option<String>) {
+        let mut life = self.life();
+        life.phase = match error {
+            Some(_) => Phase::Failed,
+            None => Phase::Stopped,
+        };
+        life.error = error;
+    }
+
+    /// Publishes start-up timings.
+    pub(crate) fn set_step_times(&self, lines: Vec<(String, f64)>) {
+        self.life().step_times_ms = lines;
+    }
+
+    /// See [`Status`].
+    pub(crate) fn status(&self) -> Status {
+        let heartbeat_age = self.heartbeat_age();
+        let life = self.life();
+        Status {
+            phase: life.phase,
+            bytes_done: self.progress.done.load(Ordering::Relaxed),
+            bytes_total: self.progress.total.load(Ordering::Relaxed),
+            heartbeat_age,
+            error: life.error.clone(),
+            step_times_ms: life.step_times_ms.clone(),
+        }
+    }
+
+    /// See [`EngineStats`].
+    pub(crate) fn stats(&self) -> EngineStats {
+        let mut stats = self.counters().read(self.now_ms());
+        stats.waiting = self.waiting.load(Ordering::Relaxed);
+        stats.heartbeat_age = self.heartbeat_age();
+        stats
+    }
+
+    fn heartbeat_age(&self) -> Duration {
+        let done = self.progress.done.load(Ordering::Relaxed);
+        if self.progress_seen.swap(done, Ordering::Relaxed) != done {
+            self.beat();
+        }
+        let beat = self.beat_ms.load(Ordering::Relaxed);
+        Duration::from_millis(self.now_ms().saturating_sub(beat))
+    }
+}

@@ -1,0 +1,474 @@
+//! The engine thread: commands in, one call to the runner, one message out, again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use model::{
+    Chunk, CutReason, Emitted, LoadProgress, ModelError, PromptLogprobs, SequenceStart,
+    SequenceStep, Shape, StepTiming,
+};
+
+use crate::auto::Auto;
+use crate::handle::Command;
+use crate::kv_pool::KvPool;
+use crate::scheduler::{ChunkPlan, Scheduler, SchedulerLimits, Waiting, Work};
+use crate::settings::Settings;
+use crate::shape::{self, Drafting, STEP_ROWS_MAX};
+use crate::shared::Shared;
+use crate::state_pool::StatePool;
+use crate::step_runner::StepRunner;
+use crate::warm_up::warm_up;
+use crate::{Finish, FinishReason, Phase, RequestId, RequestStats, RequestUpdate};
+use crate::{StepOutput, TokenUpdate};
+
+/// An idle thread shows that it is alive this often.
+const IDLE_BEAT: Duration = Duration::from_secs(1);
+
+/// Loads, warms up and serves until drained, shut down or broken.
+pub(crate) fn run<R: StepRunner>(
+    settings: Settings,
+    shared: Arc<Shared>,
+    commands: Receiver<Command>,
+    outputs: Sender<StepOutput>,
+    load: impl FnOnce(&LoadProgress) -> Result<R, ModelError>,
+) {
+    let (runner, auto) = match guarded(|| prepare(&settings, &shared, load)) {
+        Ok(ready) => ready,
+        Err(error) => {
+            tracing::error!(%error, "the engine did not start");
+            shared.end(Some(error));
+            return;
+        }
+    };
+    let limits = SchedulerLimits {
+        context: settings.runner.context_max,
+        chunk: settings.runner.prefill_rows_max,
+        tree_rows: settings.runner.tree_rows_max,
+    };
+    let kv = KvPool::new(settings.runner.kv_pages);
+    let slots = StatePool::new(settings.runner.sequences_max);
+    let mut step_loop = StepLoop {
+        runner,
+        scheduler: Scheduler::new(kv, slots, limits),
+        drafting: settings.drafting,
+        draft_batch_max: settings.draft_batch_max,
+        auto,
+        shared,
+        commands,
+        outputs,
+        updates: Vec::new(),
+        draining: false,
+    };
+    step_loop.shared.beat();
+    step_loop.shared.enter(Phase::Ready);
+    let error = guarded(|| step_loop.serve()).err();
+    if let Some(error) = &error {
+        tracing::error!(%error, "the engine failed");
+    }
+    let reason = error
+        .clone()
+        .map_or(FinishReason::Aborted, FinishReason::Error);
+    // First the phase: from here on nothing is taken, so what the channel holds is all there is.
+    step_loop.shared.end(error);
+    step_loop.end_all(&reason);
+}
+
+/// Errors and panics as text.
+fn guarded<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(payload) => {
+            let text = payload
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| payload.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(format!("a broken invariant: {text}"))
+        }
+    }
+}
+
+fn prepare<R: StepRunner>(
+    settings: &Settings,
+    shared: &Shared,
+    load: impl FnOnce(&LoadProgress) -> Result<R, ModelError>,
+) -> Result<(R, Option<Auto>), ModelError> {
+    shared.enter(Phase::Weights);
+    let mut runner = load(&shared.progress)?;
+    if settings.skip_warmup {
+        return Ok((runner, None));
+    }
+    shared.beat();
+    shared.enter(Phase::Warmup);
+    let auto = settings.drafting == Drafting::Auto;
+    let table = warm_up(&mut runner, &settings.shapes, auto, || shared.beat())?;
+    for (name, ms) in table.lines() {
+        tracing::info!(shape = name, ms, "timed a step");
+    }
+    shared.set_step_times(table.lines());
+    let timed = table
+        .shapes
+        .first()
+        .is_some_and(|first| first.shape == Shape::Plain);
+    Ok((runner, (auto && timed).then(|| Auto::new(table))))
+}
+
+struct StepLoop<R> {
+    runner: R,
+    scheduler: Scheduler,
+    drafting: Drafting,
+    draft_batch_max: usize,
+    auto: Option<Auto>,
+    shared: Arc<Shared>,
+    commands: Receiver<Command>,
+    outputs: Sender<StepOutput>,
+    /// News that were not sent yet.
+    updates: Vec<RequestUpdate>,
+    draining: bool,
+}
+
+impl<R: StepRunner> StepLoop<R> {
+    fn serve(&mut self) -> Result<(), ModelError> {
+        loop {
+            self.take_commands();
+            self.flush(None);
+            self.admit()?;
+            match self.scheduler.next_work() {
+                Work::Idle => self.idle(),
+                Work::Prefill(chunks) => self.prefill(&chunks)?,
+                Work::Decode(indices) => self.decode(&indices)?,
+            }
+            self.shared.beat();
+            if self.draining && self.scheduler.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Obeys what has arrived; waits up to a second for it when there is nothing to do.
+    fn take_commands(&mut self) {
+        if self.scheduler.is_empty() && !self.draining {
+            match self.commands.recv_timeout(IDLE_BEAT) {
+                Ok(command) => self.obey(command),
+                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Disconnected) => self.draining = true,
+            }
+        }
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.obey(command),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.draining = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit {
+                id,
+                request,
+                submitted,
+            } => self.scheduler.waiting.push_back(Waiting {
+                id,
+                request,
+                submitted,
+            }),
+            Command::Abort(id) => self.end(id, FinishReason::Aborted, usize::MAX),
+            Command::Finish(id, kept) => self.end(id, FinishReason::Finished, kept),
+            Command::Drain => self.draining = true,
+            Command::Shutdown => {
+                self.draining = true;
+                self.end_taken(&FinishReason::Aborted);
+            }
+        }
+    }
+
+    /// Ends a request wherever it is; one that has ended already is unknown here.
+    fn end(&mut self, id: RequestId, reason: FinishReason, kept: usize) {
+        if let Some(index) = self.scheduler.find(id) {
+            self.end_running(index, reason, kept);
+        } else if let Some(waiting) = self.scheduler.remove_waiting(id) {
+            self.end_waiting(&waiting, reason);
+        }
+    }
+
+    fn end_running(&mut self, index: usize, reason: FinishReason, kept: usize) {
+        let sequence = &self.scheduler.running[index];
+        let (id, emitted) = (sequence.id, sequence.emitted());
+        let finish = sequence.finish(reason, kept);
+        let dropped = (emitted - finish.completion_tokens) as u64;
+        self.update(id).finish = Some(finish);
+        self.shared.counters().stats.generated_tokens -= dropped;
+        self.scheduler.release(index);
+    }
+
+    fn end_waiting(&mut self, waiting: &Waiting, reason: FinishReason) {
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.update(waiting.id).finish = Some(Finish {
+            reason,
+            prompt_tokens: waiting.request.prompt.len(),
+            completion_tokens: 0,
+            stats: RequestStats {
+                acceptance_histogram: vec![0; ops::EMIT_MAX],
+                queue_ms: waiting.submitted.elapsed().as_secs_f64() * 1e3,
+                ..RequestStats::default()
+            },
+        });
+    }
+
+    /// Ends everything that runs or waits here.
+    fn end_taken(&mut self, reason: &FinishReason) {
+        while !self.scheduler.running.is_empty() {
+            self.end_running(0, reason.clone(), usize::MAX);
+        }
+        while let Some(waiting) = self.scheduler.waiting.pop_front() {
+            self.end_waiting(&waiting, reason.clone());
+        }
+    }
+
+    /// The last act of the thread: also ends what is still in the channel.
+    fn end_all(&mut self, reason: &FinishReason) {
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Submit { .. } = command {
+                self.obey(command);
+            }
+        }
+        self.end_taken(reason);
+        self.flush(None);
+    }
+
+    /// The entry of a request in the next message.
+    fn update(&mut self, id: RequestId) -> &mut RequestUpdate {
+        let found = self.updates.iter().position(|update| update.id == id);
+        let index = found.unwrap_or_else(|| {
+            self.updates.push(RequestUpdate {
+                id,
+                prompt_logprobs: Vec::new(),
+                tokens: Vec::new(),
+                finish: None,
+            });
+            self.updates.len() - 1
+        });
+        &mut self.updates[index]
+    }
+
+    fn push_tokens(&mut self, id: RequestId, tokens: impl IntoIterator<Item = Emitted>) {
+        let update = self.update(id);
+        update
+            .tokens
+            .extend(tokens.into_iter().map(|token| TokenUpdate {
+                id: token.id,
+                logprob: token.logprob,
+            }));
+    }
+
+    /// Publishes the gauges, then sends the news. Without a receiver nobody can be served.
+    fn flush(&mut self, timing: Option<StepTiming>) {
+        self.publish();
+        if self.updates.is_empty() && timing.is_none() {
+            return;
+        }
+        let updates = std::mem::take(&mut self.updates);
+        if self.outputs.send(StepOutput { updates, timing }).is_err() {
+            self.shared.enter(Phase::Draining);
+            self.draining = true;
+            self.end_taken(&FinishReason::Aborted);
+            self.updates.clear();
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        let mut counters = self.shared.counters();
+        let stats = &mut counters.stats;
+        stats.running = self.scheduler.running.len();
+        stats.pages_used = self.scheduler.kv.used();
+        stats.slots_used = self.scheduler.slots.used();
+    }
+
+    fn admit(&mut self) -> Result<(), ModelError> {
+        while let Some(sequence) = self.scheduler.admit() {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            let request = &sequence.request;
+            self.runner.start(&SequenceStart {
+                slot: sequence.slot.index(),
+                prompt: &request.prompt,
+                pages: sequence.pages.pages(),
+                sampling: &request.sampling,
+                stop_ids: &request.stop_ids,
+                tokens_min: request.min_tokens.min(sequence.tokens_max),
+                tokens_max: sequence.tokens_max.max(1),
+                logprobs: request.logprobs,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Nothing runs, so nothing may wait and nothing may be owned.
+    fn idle(&self) {
+        assert!(
+            self.scheduler.waiting.is_empty(),
+            "an empty pool refuses a request that fits the context"
+        );
+        if let Err(fault) = self.scheduler.audit() {
+            debug_assert!(false, "{fault}");
+            tracing::error!(fault, "the idle audit failed");
+        }
+    }
+
+    fn prefill(&mut self, plans: &[ChunkPlan]) -> Result<(), ModelError> {
+        let began = Instant::now();
+        for plan in plans {
+            self.scheduler.running[plan.index].begin_chunk(began);
+        }
+        let running = &self.scheduler.running;
+        let chunks: Vec<Chunk<'_>> = plans
+            .iter()
+            .map(|plan| {
+                let (sequence, range) = (&running[plan.index], plan.range.clone());
+                let prompt = &sequence.request.prompt;
+                let next = prompt.get(range.end).copied();
+                let top = sequence.request.prompt_logprobs;
+                Chunk {
+                    slot: sequence.slot.index(),
+                    start: range.start,
+                    tokens: &prompt[range],
+                    last: next.is_none() && sequence.tokens_max > 0,
+                    prompt_logprobs: top.map(|top| PromptLogprobs { top, next }),
+                }
+            })
+            .collect();
+        let outputs = self.runner.prefill(&chunks)?;
+        assert_eq!(outputs.len(), plans.len(), "one output per chunk");
+        let mut ended = Vec::new();
+        for (plan, output) in plans.iter().zip(outputs) {
+            self.shared.counters().stats.prompt_tokens += plan.range.len() as u64;
+            let sequence = &mut self.scheduler.running[plan.index];
+            sequence.end_chunk(plan.range.len());
+            let id = sequence.id;
+            let done = !sequence.is_prefilling();
+            let scored = done && sequence.tokens_max == 0;
+            if !output.prompt_logprobs.is_empty() {
+                self.update(id).prompt_logprobs = output.prompt_logprobs;
+            }
+            if scored {
+                ended.push((plan.index, FinishReason::Length));
+            } else if done {
+                let first = output.first.expect("a prompt's end yields the first token");
+                self.emit(plan.index, vec![first], output.ended, &mut ended);
+            }
+        }
+        self.finish_step(ended, None);
+        Ok(())
+    }
+
+    fn decode(&mut self, indices: &[usize]) -> Result<(), ModelError> {
+        let shapes = self.shapes(indices);
+        let steps: Vec<SequenceStep> = indices
+            .iter()
+            .zip(&shapes)
+            .map(|(&index, &shape)| SequenceStep {
+                slot: self.scheduler.running[index].slot.index(),
+                shape,
+            })
+            .collect();
+        let output = self.runner.step(&steps)?;
+        assert_eq!(
+            output.sequences.len(),
+            steps.len(),
+            "one output per sequence"
+        );
+        let mut ended = Vec::new();
+        for ((&index, step), result) in indices.iter().zip(&steps).zip(output.sequences) {
+            assert_eq!(
+                result.slot, step.slot,
+                "outputs in the order of the sequences"
+            );
+            let sequence = &mut self.scheduler.running[index];
+            sequence.count_step(&result);
+            // A cut step accepted less than it could: that says nothing about the drafter.
+            if let (Some(auto), Some(prediction), None) =
+                (&mut self.auto, &result.prediction, result.ended)
+            {
+                auto.observe(&mut sequence.phi, step.shape, result.accepted, prediction);
+            }
+            self.shared.counters().count_step(step.shape, &result);
+            self.emit(index, result.tokens, result.ended, &mut ended);
+        }
+        self.finish_step(ended, Some(output.timing));
+        Ok(())
+    }
+
+    /// Books the tokens of a running sequence and notes its end.
+    fn emit(
+        &mut self,
+        index: usize,
+        tokens: Vec<Emitted>,
+        cut: Option<CutReason>,
+        ended: &mut Vec<(usize, FinishReason)>,
+    ) {
+        let sequence = &mut self.scheduler.running[index];
+        let (count, left) = (tokens.len(), sequence.tokens_left());
+        assert!(
+            (1..=left).contains(&count) && (count < left || cut.is_some()),
+            "{count} tokens with cut {cut:?} where {left} were left"
+        );
+        sequence.emit(count, Instant::now());
+        let id = sequence.id;
+        self.shared.counters().emit(count, self.shared.now_ms());
+        self.push_tokens(id, tokens);
+        if let Some(cut) = cut {
+            let reason = match cut {
+                CutReason::Stop => FinishReason::Stop,
+                CutReason::Tokens | CutReason::Context => FinishReason::Length,
+            };
+            ended.push((index, reason));
+        }
+    }
+
+    /// Ends what ended (indices ascend, so from the back) and sends the step's message.
+    fn finish_step(&mut self, ended: Vec<(usize, FinishReason)>, timing: Option<StepTiming>) {
+        for (index, reason) in ended.into_iter().rev() {
+            self.end_running(index, reason, usize::MAX);
+        }
+        self.flush(timing);
+    }
+
+    /// The shapes of the next step. A sequence drafts if it may, and if more than the root's
+    /// successor can still be emitted; never with more rows than its pages hold.
+    fn shapes(&mut self, indices: &[usize]) -> Vec<Shape> {
+        let running = &self.scheduler.running;
+        let limit = self.draft_batch_max;
+        let allowed = self.drafting != Drafting::Off && (limit == 0 || running.len() <= limit);
+        let drafts = |index: usize| {
+            let sequence = &running[index];
+            allowed && sequence.request.speculative && sequence.tokens_left() > 1
+        };
+        let wanted = match (self.drafting, &mut self.auto) {
+            (Drafting::Off, _) => Shape::Plain,
+            (Drafting::Fixed(shape), _) => shape,
+            (Drafting::Auto, Some(auto)) => {
+                let drafting = indices.iter().filter(|&&index| drafts(index));
+                let phis: Vec<_> = drafting.map(|&index| &running[index].phi).collect();
+                auto.choose(&phis, indices.len() - phis.len())
+            }
+            (Drafting::Auto, None) => Shape::Tree(ops::PHI_BUDGETS[1]),
+        };
+        let mut shapes: Vec<Shape> = indices
+            .iter()
+            .map(|&index| match drafts(index) {
+                true => shape::lower(wanted, running[index].rows_left()),
+                false => Shape::Plain,
+            })
+            .collect();
+        shape::fit(&mut shapes, STEP_ROWS_MAX);
+        shapes
+    }
+}

@@ -1,0 +1,36 @@
+//! What the step loop needs of a model, so that it can be tested without one.
+
+use model::{
+    Chunk, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart, SequenceStep, StepOutput,
+};
+use ops::Backend;
+
+/// The calls of [`Runner`] that the loop makes; see there for their contracts.
+pub(crate) trait StepRunner {
+    /// [`Runner::config`].
+    fn config(&self) -> &RunnerConfig;
+    /// [`Runner::start`].
+    fn start(&mut self, start: &SequenceStart<'_>) -> Result<(), ModelError>;
+    /// [`Runner::prefill`].
+    fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError>;
+    /// [`Runner::step`].
+    fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError>;
+}
+
+impl<B: Backend> StepRunner for Runner<B> {
+    fn config(&self) -> &RunnerConfig {
+        Runner::config(self)
+    }
+
+    fn start(&mut self, start: &SequenceStart<'_>) -> Result<(), ModelError> {
+        Runner::start(self, start)
+    }
+
+    fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
+        Runner::prefill(self, chunks)
+    }
+
+    fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
+        Runner::step(self, sequences)
+    }
+}

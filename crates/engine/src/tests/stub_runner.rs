@@ -1,0 +1,337 @@
+//! A deterministic model: the next token is a hash of the history, drafts are accepted by a hash
+//! of the history and the shape. Every call is checked against the runner's contract.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex};
+
+use model::{
+    Chunk, CutReason, Emitted, ModelError, Prediction, PrefillOutput, RunnerConfig, SamplingParams,
+    SequenceStart, SequenceStep, Shape, StepOutput, StepSequence, StepTiming, TokenLogprob,
+};
+use ops::{DEPTH_MAX, PAGE_TOKENS};
+
+use crate::shape::STEP_ROWS_MAX;
+use crate::step_runner::StepRunner;
+
+/// Which call fails, counted from the first call of that kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    StartError(usize),
+    PrefillError(usize),
+    PrefillPanic(usize),
+    StepError(usize),
+    StepPanic(usize),
+}
+
+/// Lets calls to prefill and step through one by one.
+#[derive(Clone, Default)]
+pub(crate) struct Gate {
+    state: Arc<(Mutex<GateState>, Condvar)>,
+}
+
+#[derive(Default)]
+struct GateState {
+    closed: bool,
+    permits: usize,
+    /// Calls that have arrived.
+    arrived: usize,
+}
+
+impl Gate {
+    /// From now on calls wait for permits.
+    pub(crate) fn close(&self) {
+        self.state.0.lock().unwrap().closed = true;
+    }
+
+    pub(crate) fn open(&self) {
+        self.state.0.lock().unwrap().closed = false;
+        self.state.1.notify_all();
+    }
+
+    pub(crate) fn permit(&self, calls: usize) {
+        self.state.0.lock().unwrap().permits += calls;
+        self.state.1.notify_all();
+    }
+
+    /// Waits until this many calls in all have arrived.
+    pub(crate) fn await_calls(&self, calls: usize) {
+        let state = self.state.0.lock().unwrap();
+        drop(
+            self.state
+                .1
+                .wait_while(state, |state| state.arrived < calls)
+                .unwrap(),
+        );
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.0.lock().unwrap();
+        state.arrived += 1;
+        self.state.1.notify_all();
+        let wait = |state: &mut GateState| state.closed && state.permits == 0;
+        state = self.state.1.wait_while(state, wait).unwrap();
+        state.permits = state.permits.saturating_sub(1);
+    }
+}
+
+/// The hash behind everything.
+pub(crate) fn mix(state: u64, value: u64) -> u64 {
+    let mut x = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The law of the next token.
+pub(crate) fn next_token(history: &[u32], seed: u64, banned: &[u32], vocab: usize) -> u32 {
+    let hash = history
+        .iter()
+        .fold(seed, |hash, &token| mix(hash, u64::from(token)));
+    let mut token = (mix(hash, 1) % vocab as u64) as u32;
+    while banned.contains(&token) {
+        token = (token + 1) % vocab as u32;
+    }
+    token
+}
+
+/// What the stub reports of a token.
+pub(crate) fn fake_logprob(position: usize, token: u32, top: usize) -> TokenLogprob {
+    TokenLogprob {
+        logprob: -(position as f32) - token as f32 / 1024.0,
+        top: (0..top).map(|rank| (rank as u32, -(rank as f32))).collect(),
+    }
+}
+
+struct Slot {
+    prompt: Vec<u32>,
+    output: Vec<u32>,
+    pages: Vec<u32>,
+    sampling: SamplingParams,
+    stop_ids: Vec<u32>,
+    tokens_min: usize,
+    tokens_max: usize,
+    logprobs: Option<usize>,
+    prefilled: usize,
+    /// Ended, or its pages went to somebody else.
+    dead: bool,
+}
+
+pub(crate) struct StubRunner {
+    config: RunnerConfig,
+    slots: BTreeMap<usize, Slot>,
+    gate: Gate,
+    fault: Fault,
+    calls: (usize, usize, usize),
+    /// Every shape that was run.
+    pub(crate) shapes: Arc<Mutex<Vec<Vec<Shape>>>>,
+}
+
+impl StubRunner {
+    pub(crate) fn new(config: RunnerConfig, gate: Gate, fault: Fault) -> Self {
+        StubRunner {
+            config,
+            slots: BTreeMap::new(),
+            gate,
+            fault,
+            calls: (0, 0, 0),
+            shapes: Arc::default(),
+        }
+    }
+
+    fn next(&self, slot: &Slot) -> (Emitted, Option<CutReason>) {
+        let emitted = slot.output.len();
+        let banned = if emitted < slot.tokens_min {
+            &slot.stop_ids[..]
+        } else {
+            &[]
+        };
+        let history = [&slot.prompt[..], &slot.output[..]].concat();
+        let vocab = self.config.vocab_used;
+        let id = next_token(&history, slot.sampling.seed, banned, vocab);
+        let logprob = slot
+            .logprobs
+            .map(|top| fake_logprob(history.len(), id, top));
+        let cut = if slot.stop_ids.contains(&id) {
+            Some(CutReason::Stop)
+        } else if emitted + 1 == slot.tokens_max {
+            Some(CutReason::Tokens)
+        } else if history.len() + 1 == self.config.context_max {
+            Some(CutReason::Context)
+        } else {
+            None
+        };
+        (Emitted { id, logprob }, cut)
+    }
+
+    fn step_one(&mut self, index: usize, shape: Shape) -> StepSequence {
+        let mut slot = self.slots.remove(&index).expect("the slot was started");
+        assert!(!slot.dead, "a step of an ended sequence");
+        assert_eq!(
+            slot.prefilled,
+            slot.prompt.len(),
+            "a step before the prompt's end"
+        );
+        assert!(!slot.output.is_empty() && shape.rows() <= self.config.tree_rows_max);
+        let committed = slot.prompt.len() + slot.output.len() - 1;
+        assert!(
+            committed + shape.rows() <= slot.pages.len() * PAGE_TOKENS,
+            "rows without pages"
+        );
+        let depth = (shape.rows() - 1).min(DEPTH_MAX);
+        let hash = mix(
+            slot.output.len() as u64,
+            u64::from(slot.output[0]) + shape.rows() as u64,
+        );
+        let would_accept = (hash % (depth as u64 + 1)) as usize;
+        let mut tokens = Vec::new();
+        let mut ended = None;
+        while tokens.len() <= would_accept && ended.is_none() {
+            let (token, cut) = self.next(&slot);
+            slot.output.push(token.id);
+            tokens.push(token);
+            ended = cut;
+        }
+        slot.dead = ended.is_some();
+        self.slots.insert(index, slot);
+        StepSequence {
+            slot: index,
+            drafted: shape.rows() - 1,
+            accepted: tokens.len().min(would_accept),
+            tokens,
+            ended,
+            prediction: (shape != Shape::Plain).then(|| Prediction {
+                tree: [2.0, 3.0, 4.0, 4.5],
+                chain: [1.5, 2.0, 2.5],
+            }),
+        }
+    }
+
+    fn chunk(&mut self, chunk: &Chunk<'_>) -> PrefillOutput {
+        let mut slot = self
+            .slots
+            .remove(&chunk.slot)
+            .expect("the slot was started");
+        assert!(!slot.dead, "a chunk of an ended sequence");
+        assert_eq!(chunk.start, slot.prefilled, "chunks follow each other");
+        assert_eq!(
+            chunk.start % self.config.prefill_rows_max,
+            0,
+            "chunks start at multiples"
+        );
+        let end = chunk.start + chunk.tokens.len();
+        assert_eq!(chunk.tokens, &slot.prompt[chunk.start..end]);
+        assert!(!chunk.tokens.is_empty());
+        assert!(
+            end % 64 == 0 || end == slot.prompt.len(),
+            "chunks end at pages or the end"
+        );
+        assert!(!chunk.last || end == slot.prompt.len());
+        slot.prefilled = end;
+        let mut scored = Vec::new();
+        if let Some(ask) = chunk.prompt_logprobs {
+            assert_eq!(ask.next, slot.prompt.get(end).copied());
+            let known = chunk.tokens[1..].iter().copied().chain(ask.next);
+            let at = |(i, token)| fake_logprob(chunk.start + 1 + i, token, ask.top);
+            scored = known.enumerate().map(at).collect();
+        }
+        let mut first = None;
+        let mut ended = None;
+        if chunk.last {
+            let (token, cut) = self.next(&slot);
+            slot.output.push(token.id);
+            first = Some(token);
+            ended = cut;
+        }
+        slot.dead = ended.is_some();
+        self.slots.insert(chunk.slot, slot);
+        PrefillOutput {
+            slot: chunk.slot,
+            first,
+            ended,
+            prompt_logprobs: scored,
+        }
+    }
+}
+
+fn not_finite() -> ModelError {
+    ModelError::NotFinite("layer 3: logits are not finite".into())
+}
+
+impl StepRunner for StubRunner {
+    fn config(&self) -> &RunnerConfig {
+        &self.config
+    }
+
+    fn start(&mut self, start: &SequenceStart<'_>) -> Result<(), ModelError> {
+        self.calls.0 += 1;
+        if self.fault == Fault::StartError(self.calls.0) {
+            return Err(not_finite());
+        }
+        assert!(start.slot < self.config.sequences_max && !start.prompt.is_empty());
+        let length = start.prompt.len() + start.tokens_max;
+        assert!(start.tokens_max >= 1 && length <= start.pages.len() * PAGE_TOKENS);
+        assert!(length <= self.config.context_max);
+        assert!(start.pages.len() <= self.config.context_max.div_ceil(PAGE_TOKENS));
+        let pages: BTreeSet<u32> = start.pages.iter().copied().collect();
+        assert_eq!(pages.len(), start.pages.len(), "a page twice");
+        assert!(
+            pages
+                .iter()
+                .all(|&page| (page as usize) < self.config.kv_pages)
+        );
+        for slot in self.slots.values_mut() {
+            slot.dead |= slot.pages.iter().any(|page| pages.contains(page));
+        }
+        let slot = Slot {
+            prompt: start.prompt.to_vec(),
+            output: Vec::new(),
+            pages: start.pages.to_vec(),
+            sampling: start.sampling.clone(),
+            stop_ids: start.stop_ids.to_vec(),
+            tokens_min: start.tokens_min,
+            tokens_max: start.tokens_max,
+            logprobs: start.logprobs,
+            prefilled: 0,
+            dead: false,
+        };
+        self.slots.insert(start.slot, slot);
+        Ok(())
+    }
+
+    fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
+        self.gate.pass();
+        self.calls.1 += 1;
+        match self.fault {
+            Fault::PrefillError(call) if call == self.calls.1 => return Err(not_finite()),
+            Fault::PrefillPanic(call) if call == self.calls.1 => panic!("stub prefill panic"),
+            _ => {}
+        }
+        let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        assert!((1..=self.config.prefill_rows_max).contains(&rows));
+        let slots: BTreeSet<usize> = chunks.iter().map(|chunk| chunk.slot).collect();
+        assert_eq!(slots.len(), chunks.len(), "a slot twice");
+        Ok(chunks.iter().map(|chunk| self.chunk(chunk)).collect())
+    }
+
+    fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
+        self.gate.pass();
+        self.calls.2 += 1;
+        match self.fault {
+            Fault::StepError(call) if call == self.calls.2 => return Err(not_finite()),
+            Fault::StepPanic(call) if call == self.calls.2 => panic!("stub step panic"),
+            _ => {}
+        }
+        let rows: usize = sequences.iter().map(|step| step.shape.rows()).sum();
+        assert!((1..=STEP_ROWS_MAX).contains(&rows));
+        let slots: BTreeSet<usize> = sequences.iter().map(|step| step.slot).collect();
+        assert_eq!(slots.len(), sequences.len(), "a slot twice");
+        let shapes = sequences.iter().map(|step| step.shape).collect();
+        self.shapes.lock().unwrap().push(shapes);
+        let step = |step: &SequenceStep| self.step_one(step.slot, step.shape);
+        Ok(StepOutput {
+            sequences: sequences.iter().map(step).collect(),
+            timing: StepTiming::default(),
+        })
+    }
+}

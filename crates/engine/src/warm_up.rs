@@ -1,0 +1,145 @@
+//! First forwards: they touch all memory, find numbers that are not finite, and time the shapes.
+
+use std::time::Instant;
+
+use model::{Chunk, ModelError, SamplingParams, SequenceStart, SequenceStep, Shape};
+use ops::EMIT_MAX;
+
+use crate::kv_pool::{BlockTable, KvPool};
+use crate::step_runner::StepRunner;
+use crate::timing_table::{ShapeTiming, TimingTable};
+
+/// Sequences of the second measurement.
+const BATCH: usize = 4;
+/// Prompt tokens of a scratch sequence.
+const PROMPT: usize = 16;
+/// Timed steps per shape, after one that is not timed.
+const TIMED_STEPS: usize = 5;
+/// Timing of a shape ends early once it took this long.
+const LONG_MS: f64 = 500.0;
+
+/// A dummy request in slot 0, 1, ...
+struct Scratch {
+    pages: BlockTable,
+    emitted: usize,
+    prompt: usize,
+    tokens_max: usize,
+}
+
+impl Scratch {
+    fn has_room(&self, rows: usize) -> bool {
+        let committed = self.prompt + self.emitted - 1;
+        self.tokens_max > self.emitted + 1 && committed + rows <= self.pages.tokens()
+    }
+}
+
+/// Times every shape with one sequence, and with up to [`BATCH`] where `batch` asks for it. Shapes
+/// that the context cannot hold are left out. Calls `beat` after every step.
+pub(crate) fn warm_up<R: StepRunner>(
+    runner: &mut R,
+    shapes: &[Shape],
+    batch: bool,
+    beat: impl Fn(),
+) -> Result<TimingTable, ModelError> {
+    let sequences = BATCH.min(runner.config().sequences_max);
+    let mut table = TimingTable {
+        batch: sequences,
+        shapes: Vec::with_capacity(shapes.len()),
+    };
+    for &shape in shapes {
+        let Some(one_ms) = step_ms(runner, shape, 1, &beat)? else {
+            continue;
+        };
+        let batch_ms = match batch && sequences > 1 {
+            true => step_ms(runner, shape, sequences, &beat)?,
+            false => None,
+        };
+        table.shapes.push(ShapeTiming {
+            shape,
+            one_ms,
+            batch_ms,
+        });
+    }
+    Ok(table)
+}
+
+/// Median milliseconds of a step of `count` fresh sequences; `None` if they do not fit.
+fn step_ms<R: StepRunner>(
+    runner: &mut R,
+    shape: Shape,
+    count: usize,
+    beat: &impl Fn(),
+) -> Result<Option<f64>, ModelError> {
+    let mut kv = KvPool::new(runner.config().kv_pages);
+    let mut sequences = Vec::with_capacity(count);
+    for slot in 0..count {
+        match begin(runner, &mut kv, slot)? {
+            Some(scratch) => sequences.push(scratch),
+            None => return Ok(None),
+        }
+        beat();
+    }
+    let steps: Vec<SequenceStep> = (0..count)
+        .map(|slot| SequenceStep { slot, shape })
+        .collect();
+    let mut times = Vec::with_capacity(1 + TIMED_STEPS);
+    while times.len() <= TIMED_STEPS && sequences.iter().all(|s| s.has_room(shape.rows())) {
+        let began = Instant::now();
+        let output = runner.step(&steps)?;
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+        beat();
+        for (sequence, step) in sequences.iter_mut().zip(&output.sequences) {
+            sequence.emitted += step.tokens.len();
+        }
+        let long = times.len() > 1 && times.iter().sum::<f64>() > LONG_MS;
+        if long || output.sequences.iter().any(|step| step.ended.is_some()) {
+            break;
+        }
+    }
+    if times.len() > 1 {
+        times.remove(0);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied())
+}
+
+/// Starts and prefills a scratch sequence; `None` if there is no room for one.
+fn begin<R: StepRunner>(
+    runner: &mut R,
+    kv: &mut KvPool,
+    slot: usize,
+) -> Result<Option<Scratch>, ModelError> {
+    let config = runner.config();
+    let (context, vocab) = (config.context_max, config.vocab_used);
+    let prompt = PROMPT.min(context / 2);
+    let tokens_max = (1 + EMIT_MAX * (1 + TIMED_STEPS)).min(context - prompt);
+    let longest = (prompt + tokens_max + config.tree_rows_max - 1).min(context);
+    let Some(pages) = kv.reserve(longest) else {
+        return Ok(None);
+    };
+    let tokens: Vec<u32> = (0..prompt).map(|i| ((i * 37) % vocab) as u32).collect();
+    runner.start(&SequenceStart {
+        slot,
+        prompt: &tokens,
+        pages: pages.pages(),
+        sampling: &SamplingParams::default(),
+        stop_ids: &[],
+        tokens_min: 0,
+        tokens_max,
+        logprobs: None,
+    })?;
+    let outputs = runner.prefill(&[Chunk {
+        slot,
+        start: 0,
+        tokens: &tokens,
+        last: true,
+        prompt_logprobs: None,
+    }])?;
+    let ended = outputs.iter().any(|output| output.ended.is_some());
+    Ok((!ended).then_some(Scratch {
+        pages,
+        emitted: 1,
+        prompt,
+        tokens_max,
+    }))
+}
