@@ -1,1 +1,8 @@
-//! placeholder
+//! Turns HTTP into requests and token updates into text.
+
+pub mod error;
+pub mod fields;
+#[cfg(test)]
+mod testing;
+pub mod text_stream;
+pub mod vocabulary;
