@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod fields;
+pub mod template;
 #[cfg(test)]
 mod testing;
 pub mod text_stream;
