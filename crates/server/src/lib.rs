@@ -2,6 +2,8 @@
 
 pub mod error;
 pub mod fields;
+pub mod messages;
+pub mod model_files;
 pub mod template;
 #[cfg(test)]
 mod testing;

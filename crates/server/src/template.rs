@@ -10,7 +10,7 @@ use std::fmt;
 
 use engine::ModelError;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value as TemplateValue};
+use minijinja::value::{Serde, Value as TemplateValue};
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
@@ -130,8 +130,4 @@ fn reopen(text: &mut String, last: Option<&Value>) {
 
 fn raise_exception(message: String) -> Result<TemplateValue, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-}
-
-fn unknown_argument(arguments: Kwargs) -> Result<(), minijinja::Error> {
-    arguments.assert_all_used()
 }

@@ -44,7 +44,7 @@ pub(super) fn to_json(value: &Value, arguments: Kwargs) -> Result<Value, Error> 
         key_separator,
         sort_keys: arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
-    super::unknown_argument(arguments)?;
+    arguments.assert_all_used()?;
     let mut text = String::new();
     layout.value(value, 0, &mut text)?;
     Ok(Value::from_safe_string(text))
