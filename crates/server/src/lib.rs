@@ -1,1 +1,11 @@
-//! placeholder
+//! Turns HTTP into requests and token updates into text.
+
+pub mod error;
+pub mod fields;
+pub mod messages;
+pub mod model_files;
+pub mod template;
+#[cfg(test)]
+mod testing;
+pub mod text_stream;
+pub mod vocabulary;
