@@ -184,7 +184,13 @@ impl Engine {
         let runner_config = settings.runner.clone();
         let drafter = drafter_of(&spec, &config).cloned();
         Engine::spawn(settings, info, move |progress| {
-            Runner::load(Cpu, &spec.target, drafter.as_ref(), runner_config, progress)
+            Runner::load(
+                Cpu::default(),
+                &spec.target,
+                drafter.as_ref(),
+                runner_config,
+                progress,
+            )
         })
     }
 
@@ -235,7 +241,7 @@ fn settings_of(
     config: &EngineConfig,
 ) -> Result<(Settings, ModelInfo), EngineError> {
     let device = match spec.device {
-        Device::Auto | Device::Cpu => Cpu.name(),
+        Device::Auto | Device::Cpu => Cpu::default().name(),
         Device::Cuda => match Cuda::open(0).map_err(ModelError::Ops)? {},
     };
     let target = ModelConfig::read(&spec.target)?;

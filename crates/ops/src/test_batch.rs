@@ -14,7 +14,7 @@ pub(crate) struct Segment<'a> {
 /// A batch of `segments` with two padding rows and one unused sequence entry behind them.
 pub(crate) fn batch(segments: &[Segment<'_>]) -> Batch<Cpu> {
     let rows: usize = segments.iter().map(|segment| segment.parent.len()).sum();
-    let mut batch = Batch::new(&Cpu, rows + 2, segments.len() + 1).expect("host memory");
+    let mut batch = Batch::new(&Cpu::default(), rows + 2, segments.len() + 1).expect("host memory");
     batch
         .live
         .copy_from_slice(&[rows as u32, segments.len() as u32]);
@@ -40,7 +40,8 @@ pub(crate) fn batch(segments: &[Segment<'_>]) -> Batch<Cpu> {
 /// `count` slots of two pages each for ids `0..vocab_used` in rows of `vocab_used + 3`, with no
 /// limits in force.
 pub(crate) fn slots(count: usize, vocab_used: usize) -> Slots<Cpu> {
-    let mut slots = Slots::new(&Cpu, count, 2, vocab_used + 3, vocab_used).expect("host memory");
+    let mut slots =
+        Slots::new(&Cpu::default(), count, 2, vocab_used + 3, vocab_used).expect("host memory");
     for row in slots.sampling.iter_mut() {
         row.top_p = 1.0;
         row.repetition_penalty = 1.0;

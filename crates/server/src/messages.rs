@@ -73,7 +73,11 @@ fn text_of(message: &Fields, kinds: &[&str]) -> Result<String, ApiError> {
         let kind = part.string("type")?.unwrap_or_default();
         if !kinds.contains(&kind) {
             let known = ["image_url", "input_audio", "file", "video_url", "refusal"];
-            let code = if known.contains(&kind) { "unsupported_value" } else { "invalid_value" };
+            let code = if known.contains(&kind) {
+                "unsupported_value"
+            } else {
+                "invalid_value"
+            };
             let message = format!(
                 "Content parts of type '{}' are not supported here; send text.",
                 shorten(kind)
@@ -89,7 +93,11 @@ fn text_of(message: &Fields, kinds: &[&str]) -> Result<String, ApiError> {
 fn tool(message: &Fields, first: bool) -> Result<Value, ApiError> {
     if first {
         let text = "A tool message must follow an assistant message.";
-        return Err(ApiError::invalid("invalid_messages", message.path("role"), text));
+        return Err(ApiError::invalid(
+            "invalid_messages",
+            message.path("role"),
+            text,
+        ));
     }
     Ok(json!({"role": "tool", "content": text_of(message, &["text"])?}))
 }
@@ -110,8 +118,11 @@ fn assistant(message: &Fields) -> Result<Value, ApiError> {
         turn.insert("reasoning_content".into(), reasoning.into());
     }
     let mut calls = Vec::new();
-    for (index, call) in
-        message.array("tool_calls", PARTS_MAX)?.unwrap_or_default().iter().enumerate()
+    for (index, call) in message
+        .array("tool_calls", PARTS_MAX)?
+        .unwrap_or_default()
+        .iter()
+        .enumerate()
     {
         let call = Fields::of(call, message.path(&format!("tool_calls.[{index}]")))?;
         call.required("function")?;
@@ -142,18 +153,18 @@ fn tool_call(function: &Fields) -> Result<Value, ApiError> {
             _ => json!({"_raw_arguments": text}),
         },
         Some(other) => {
-            return Err(wrong_type(&function.path("arguments"), "a string of JSON", other));
+            return Err(wrong_type(
+                &function.path("arguments"),
+                "a string of JSON",
+                other,
+            ));
         }
     };
     Ok(json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
 }
 
 /// A user message that is not just a tool's response must exist.
-fn require_user(
-    turns: &mut Vec<Value>,
-    system: &[String],
-    lenient: bool,
-) -> Result<(), ApiError> {
+fn require_user(turns: &mut Vec<Value>, system: &[String], lenient: bool) -> Result<(), ApiError> {
     let is_query = |turn: &Value| {
         let text = turn["content"].as_str().unwrap_or_default().trim();
         let wrapped = text.starts_with("<tool_response>") && text.ends_with("</tool_response>");

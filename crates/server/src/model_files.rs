@@ -38,8 +38,7 @@ impl ModelFiles {
     ) -> Result<Self, ModelError> {
         let config = required(source, "config.json")?;
         let config_text = text(config, "config.json")?;
-        let vocabulary =
-            Vocabulary::read(&required(source, "tokenizer.json")?, "tokenizer.json")?;
+        let vocabulary = Vocabulary::read(&required(source, "tokenizer.json")?, "tokenizer.json")?;
         let template = match template_path {
             Some(path) => {
                 let name = path.display().to_string();
@@ -48,13 +47,19 @@ impl ModelFiles {
             }
             None => checkpoint_template(source)?,
         };
-        let template =
-            template.map(|(source, name)| ChatTemplate::new(&source, &name)).transpose()?;
+        let template = template
+            .map(|(source, name)| ChatTemplate::new(&source, &name))
+            .transpose()?;
         let generation = match read(source, "generation_config.json")? {
             Some(bytes) => GenerationDefaults::parse(&bytes, &config_text)?,
             None => GenerationDefaults::parse(b"{}", &config_text)?,
         };
-        Ok(ModelFiles { vocabulary, template, generation, config_text })
+        Ok(ModelFiles {
+            vocabulary,
+            template,
+            generation,
+            config_text,
+        })
     }
 }
 
@@ -71,7 +76,12 @@ impl GenerationDefaults {
                 serde_json::from_str(config).map_err(|error| fault("config.json", &error))?;
             ends = ["/eos_token_id", "/text_config/eos_token_id"]
                 .iter()
-                .find_map(|path| config.pointer(path).filter(|value| !value.is_null()).cloned());
+                .find_map(|path| {
+                    config
+                        .pointer(path)
+                        .filter(|value| !value.is_null())
+                        .cloned()
+                });
         }
         let ends = match ends {
             None => Vec::new(),
@@ -80,10 +90,16 @@ impl GenerationDefaults {
         };
         let mut end_ids = Vec::new();
         for id in ends {
-            let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-                let reason = format!("eos_token_id: expected token ids, found {id}");
-                ModelError::File { file: file.to_owned(), reason }
-            })?;
+            let id = id
+                .as_u64()
+                .and_then(|id| u32::try_from(id).ok())
+                .ok_or_else(|| {
+                    let reason = format!("eos_token_id: expected token ids, found {id}");
+                    ModelError::File {
+                        file: file.to_owned(),
+                        reason,
+                    }
+                })?;
             end_ids.push(id);
         }
         Ok(GenerationDefaults { end_ids, sampling })
@@ -91,20 +107,23 @@ impl GenerationDefaults {
 
     /// A number of the file.
     pub fn number(&self, name: &str) -> Option<f32> {
-        self.sampling.get(name).and_then(Value::as_f64).map(|number| number as f32)
+        self.sampling
+            .get(name)
+            .and_then(Value::as_f64)
+            .map(|number| number as f32)
     }
 }
 
 /// The template's own file, else the entry of `tokenizer_config.json`.
-fn checkpoint_template(
-    source: &CheckpointSource,
-) -> Result<Option<(String, String)>, ModelError> {
+fn checkpoint_template(source: &CheckpointSource) -> Result<Option<(String, String)>, ModelError> {
     let file = "chat_template.jinja";
     if let Some(bytes) = read(source, file)? {
         return Ok(Some((text(bytes, file)?, file.to_owned())));
     }
     let file = "tokenizer_config.json";
-    let Some(bytes) = read(source, file)? else { return Ok(None) };
+    let Some(bytes) = read(source, file)? else {
+        return Ok(None);
+    };
     let config: Value = serde_json::from_slice(&bytes).map_err(|error| fault(file, &error))?;
     let template = config.get("chat_template").and_then(Value::as_str);
     Ok(template.map(|template| (template.to_owned(), file.to_owned())))
@@ -112,12 +131,14 @@ fn checkpoint_template(
 
 fn required(source: &CheckpointSource, file: &str) -> Result<Vec<u8>, ModelError> {
     read(source, file)?.ok_or_else(|| match source {
-        CheckpointSource::Folder(folder) if !folder.is_dir() => {
-            fault(&folder.display().to_string(), &"expected a model folder, found none")
-        }
-        CheckpointSource::Folder(folder) => {
-            fault(&folder.join(file).display().to_string(), &"the file is missing")
-        }
+        CheckpointSource::Folder(folder) if !folder.is_dir() => fault(
+            &folder.display().to_string(),
+            &"expected a model folder, found none",
+        ),
+        CheckpointSource::Folder(folder) => fault(
+            &folder.join(file).display().to_string(),
+            &"the file is missing",
+        ),
         CheckpointSource::Memory { name, .. } => {
             fault(&format!("{name}/{file}"), &"the file is missing")
         }
@@ -134,9 +155,10 @@ fn read(source: &CheckpointSource, file: &str) -> Result<Option<Vec<u8>>, ModelE
                 Err(error) => Err(fault(&path.display().to_string(), &error)),
             }
         }
-        CheckpointSource::Memory { files, .. } => {
-            Ok(files.iter().find(|(name, _)| *name == file).map(|(_, bytes)| bytes.to_vec()))
-        }
+        CheckpointSource::Memory { files, .. } => Ok(files
+            .iter()
+            .find(|(name, _)| *name == file)
+            .map(|(_, bytes)| bytes.to_vec())),
     }
 }
 
@@ -145,7 +167,10 @@ fn text(bytes: Vec<u8>, file: &str) -> Result<String, ModelError> {
 }
 
 fn fault(file: &str, reason: &dyn std::fmt::Display) -> ModelError {
-    ModelError::File { file: file.to_owned(), reason: reason.to_string() }
+    ModelError::File {
+        file: file.to_owned(),
+        reason: reason.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -155,9 +180,16 @@ mod tests {
     #[test]
     fn ends_of_turn_are_one_id_or_several() {
         let parse = |text: &str, config: &str| GenerationDefaults::parse(text.as_bytes(), config);
-        let both = parse(r#"{"eos_token_id": [5, 4], "top_k": 20, "top_p": null}"#, "{}").unwrap();
+        let both = parse(
+            r#"{"eos_token_id": [5, 4], "top_k": 20, "top_p": null}"#,
+            "{}",
+        )
+        .unwrap();
         assert_eq!(both.end_ids, [5, 4]);
-        assert_eq!((both.number("top_k"), both.number("top_p")), (Some(20.0), None));
+        assert_eq!(
+            (both.number("top_k"), both.number("top_p")),
+            (Some(20.0), None)
+        );
         assert_eq!(parse(r#"{"eos_token_id": 7}"#, "{}").unwrap().end_ids, [7]);
         let config = r#"{"text_config": {"eos_token_id": 9}}"#;
         assert_eq!(parse("{}", config).unwrap().end_ids, [9]);
@@ -168,8 +200,14 @@ mod tests {
     fn missing_folders_and_files_are_named() {
         let missing = CheckpointSource::Folder("no/such/folder".into());
         let error = ModelFiles::read(&missing, None).unwrap_err().to_string();
-        assert!(error.contains("no/such/folder") && error.contains("folder"), "{error}");
-        let empty = CheckpointSource::Memory { name: "empty", files: &[] };
+        assert!(
+            error.contains("no/such/folder") && error.contains("folder"),
+            "{error}"
+        );
+        let empty = CheckpointSource::Memory {
+            name: "empty",
+            files: &[],
+        };
         let error = ModelFiles::read(&empty, None).unwrap_err().to_string();
         assert_eq!(error, "empty/config.json: the file is missing");
     }

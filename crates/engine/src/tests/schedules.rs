@@ -18,7 +18,7 @@ fn random_setup(random: &mut Pcg64) -> Setup {
         3 => Drafting::Fixed(Shape::Tree(63)),
         _ => Drafting::Auto,
     };
-    let context = random.random_range(2..700);
+    let context: usize = random.random_range(2..700);
     let one = context.div_ceil(64);
     let running_max = random.random_range(1..=12);
     Setup {

@@ -27,30 +27,32 @@ fn walk(cases: &[Case<'_>], slots: &Slots<Cpu>, first: bool) -> Vec<Outcome> {
         })
         .collect();
     let batch = batch(&segments);
-    let mut tree = TreeTables::new(&Cpu, batch.rows_max).unwrap();
+    let mut tree = TreeTables::new(&Cpu::default(), batch.rows_max).unwrap();
     if first {
         // Not computed for such a batch: whatever is read from them must not matter.
         tree.first_child.fill(0);
     } else {
-        Cpu.tree_tables(TreeTablesFrom {
-            batch: &batch,
-            padding: None,
-            tables: &mut tree,
-        })
-        .unwrap();
+        Cpu::default()
+            .tree_tables(TreeTablesFrom {
+                batch: &batch,
+                padding: None,
+                tables: &mut tree,
+            })
+            .unwrap();
     }
     let mut choice: Vec<u32> = cases.iter().flat_map(|case| case.choice).copied().collect();
     choice.extend([77, 77]);
-    let mut walk = Walk::new(&Cpu, cases.len()).unwrap();
-    Cpu.accept_walk(AcceptWalk {
-        batch: &batch,
-        tree: &tree,
-        slots,
-        first,
-        choice: &choice.into(),
-        walk: &mut walk,
-    })
-    .unwrap();
+    let mut walk = Walk::new(&Cpu::default(), cases.len()).unwrap();
+    Cpu::default()
+        .accept_walk(AcceptWalk {
+            batch: &batch,
+            tree: &tree,
+            slots,
+            first,
+            choice: &choice.into(),
+            walk: &mut walk,
+        })
+        .unwrap();
     (0..cases.len())
         .map(|sequence| Outcome {
             path: walk.path[sequence * EMIT_MAX..][..walk.path_rows[sequence] as usize].into(),

@@ -220,7 +220,7 @@ impl Step {
             })
             .collect();
         let batch = batch(&segments);
-        let mut plan = DraftPlan::new(&Cpu, rows.len()).unwrap();
+        let mut plan = DraftPlan::new(&Cpu::default(), rows.len()).unwrap();
         for sequence in 0..rows.len() {
             plan.block[sequence] = sequence as u32;
             plan.depth_max[sequence] = depths as u32;
@@ -242,18 +242,19 @@ impl Step {
         for (slot, root) in slots.root.iter_mut().enumerate() {
             *root = 900 + slot as u32;
         }
-        Cpu.build_tree(BuildTree {
-            depths: self.depths,
-            k: self.k,
-            ids: &self.ids,
-            logprobs: &self.logprobs,
-            plan: &self.plan,
-            slots: &slots,
-            batch: &mut self.batch,
-            padding: &mut self.padding,
-            prediction: &mut self.prediction,
-        })
-        .unwrap();
+        Cpu::default()
+            .build_tree(BuildTree {
+                depths: self.depths,
+                k: self.k,
+                ids: &self.ids,
+                logprobs: &self.logprobs,
+                plan: &self.plan,
+                slots: &slots,
+                batch: &mut self.batch,
+                padding: &mut self.padding,
+                prediction: &mut self.prediction,
+            })
+            .unwrap();
         self
     }
 

@@ -7,7 +7,7 @@ use crate::{Backend, Dtype};
 fn speed() {
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         for (k, n) in [(256, 1024), (512, 2048), (192, 128), (1024, 256)] {
-            let weight = Tensor::from_f32(&Cpu, dtype, n, k, &floats(1, n * k)).unwrap();
+            let weight = Tensor::from_f32(&Cpu::default(), dtype, n, k, &floats(1, n * k)).unwrap();
             for summation in [Summation::Whole, Summation::EightBlocks] {
                 for rows in [1usize, 4, 16, 64, 1024] {
                     let x = floats(2, rows * k).into();
@@ -18,7 +18,10 @@ fn speed() {
                     for _ in 0..repeat {
                         let start = std::time::Instant::now();
                         cpu(Linear {
-                            rows: Rows { capacity: rows, live: &live },
+                            rows: Rows {
+                                capacity: rows,
+                                live: &live,
+                            },
                             x: &x,
                             weight: &weight,
                             summation,

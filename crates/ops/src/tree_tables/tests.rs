@@ -16,13 +16,14 @@ fn tables(trees: &[&[i32]], padding: &[u32]) -> TreeTables<Cpu> {
     let batch = batch(&segments);
     let mut flags: Box<[u32]> = vec![0; batch.rows_max].into();
     flags[..padding.len()].copy_from_slice(padding);
-    let mut tables = TreeTables::new(&Cpu, batch.rows_max).unwrap();
-    Cpu.tree_tables(TreeTablesFrom {
-        batch: &batch,
-        padding: (!padding.is_empty()).then_some(&flags),
-        tables: &mut tables,
-    })
-    .unwrap();
+    let mut tables = TreeTables::new(&Cpu::default(), batch.rows_max).unwrap();
+    Cpu::default()
+        .tree_tables(TreeTablesFrom {
+            batch: &batch,
+            padding: (!padding.is_empty()).then_some(&flags),
+            tables: &mut tables,
+        })
+        .unwrap();
     tables
 }
 
