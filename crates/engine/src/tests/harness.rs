@@ -252,6 +252,14 @@ impl Harness {
         assert_eq!((by_shape, accepted), (stats.drafts, stats.accepted_tokens));
         let positions: u64 = stats.accepted_per_position.iter().sum();
         assert_eq!(positions, stats.accepted_tokens);
+        let drafted: u64 = stats.shapes.iter().map(|shape| shape.drafted).sum();
+        assert_eq!(drafted, stats.draft_tokens);
+        for shape in &stats.shapes {
+            let histogram = &shape.acceptance_histogram;
+            assert_eq!(histogram.iter().sum::<u64>(), shape.steps);
+            let accepted: u64 = (0..).zip(histogram).map(|(k, n)| k * n).sum();
+            assert_eq!(accepted, shape.accepted);
+        }
     }
 }
 
