@@ -120,7 +120,7 @@ fn requests() -> Vec<Request> {
         choice: 2,
         ..asked[3].sampling.clone()
     };
-    asked[5].stop_ids = vec![1, 20, 41, 60, 77];
+    asked[5].stop_ids = (0..VOCAB as u32).step_by(4).collect();
     asked[5].min_tokens = 6;
     // Ends with the context, after 20 tokens.
     asked[6].max_tokens = usize::MAX;
@@ -293,8 +293,7 @@ fn drafts_of_the_random_pair_are_accepted_now_and_then() {
     }
     harness.drain();
     let stats = harness.handle().stats();
-    println!("{:?}", stats.shapes);
-    assert!(stats.accepted_tokens > 20, "{stats:?}");
+    assert!(stats.accepted_tokens > 10, "{stats:?}");
     assert!(stats.accepted_per_position[1] > 0, "{stats:?}");
 }
 
