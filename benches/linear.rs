@@ -30,8 +30,8 @@ fn linear(criterion: &mut Criterion) {
         group.measurement_time(Duration::from_millis(700));
         let weights = values(outputs * columns);
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            let weight = Tensor::from_f32(&backend, dtype, outputs, columns, &weights)
-                .expect("host memory");
+            let weight =
+                Tensor::from_f32(&backend, dtype, outputs, columns, &weights).expect("host memory");
             for rows in ROWS {
                 let mut batch = Batch::new(&backend, rows, 1).expect("host memory");
                 batch.live.copy_from_slice(&[rows as u32, 1]);

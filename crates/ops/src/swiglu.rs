@@ -55,9 +55,11 @@ mod tests {
             for row in x.chunks(2 * dim) {
                 let (gate, up) = row.split_at(dim);
                 let pairs = gate.iter().zip(up);
-                exact.extend(pairs.map(|(&t, &up)| {
-                    f64::from(t) / (1.0 + (-f64::from(t)).exp()) * f64::from(up)
-                }));
+                exact.extend(
+                    pairs.map(|(&t, &up)| {
+                        f64::from(t) / (1.0 + (-f64::from(t)).exp()) * f64::from(up)
+                    }),
+                );
             }
             assert_close(&gated(&x, dim), &exact, 1e-12, &format!("{dim} values"));
         }

@@ -69,7 +69,11 @@ pub(crate) fn on_every_path(run: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
     let two = pool(2).install(&run);
     assert_eq!(bits(&one), bits(&two), "one thread and two");
     let plain = pool(1).install(|| portable(&run));
-    assert_eq!(bits(&one), bits(&plain), "vectors of the machine and portable");
+    assert_eq!(
+        bits(&one),
+        bits(&plain),
+        "vectors of the machine and portable"
+    );
     one
 }
 

@@ -178,7 +178,13 @@ pub(crate) mod tests {
         fn run<V: Vector>(self) -> Vec<f32> {
             let [a, b, c] = self.0.map(|v| V::load(&v));
             let mut results = Vec::new();
-            for v in [a.add(b), a.sub(b), a.mul(b), a.mul_add(b, c), V::splat(self.0[0][0])] {
+            for v in [
+                a.add(b),
+                a.sub(b),
+                a.mul(b),
+                a.mul_add(b, c),
+                V::splat(self.0[0][0]),
+            ] {
                 let mut lanes = [0.0; LANES];
                 v.store(&mut lanes);
                 results.extend(lanes);
@@ -208,10 +214,18 @@ pub(crate) mod tests {
             }
             // Lanes of infinity and zero times infinity are NaN on both; signs of NaN may differ.
             let one = |run: Vec<f32>| -> Vec<u32> {
-                bits(&run.iter().map(|&v| if v.is_nan() { f32::NAN } else { v }).collect::<Vec<_>>())
+                bits(
+                    &run.iter()
+                        .map(|&v| if v.is_nan() { f32::NAN } else { v })
+                        .collect::<Vec<_>>(),
+                )
             };
             let machine = one(dispatch(Operations(values)));
-            assert_eq!(machine, one(Operations(values).run::<Portable>()), "{values:?}");
+            assert_eq!(
+                machine,
+                one(Operations(values).run::<Portable>()),
+                "{values:?}"
+            );
         }
     }
 
@@ -220,7 +234,11 @@ pub(crate) mod tests {
         let lanes = |v: f32| [v; LANES];
         // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, whose last term a rounded product loses.
         let a = 1.0 + 2f32.powi(-12);
-        let results = dispatch(Operations([lanes(-1.0 - 2f32.powi(-11)), lanes(a), lanes(a)]));
+        let results = dispatch(Operations([
+            lanes(-1.0 - 2f32.powi(-11)),
+            lanes(a),
+            lanes(a),
+        ]));
         assert_eq!(results[3 * LANES], 2f32.powi(-24));
         // 2^24 + 1 rounds to 2^24: only the pairing j with j + 4 keeps the ones.
         let big = 2f32.powi(24);

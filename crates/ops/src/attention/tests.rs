@@ -58,7 +58,9 @@ impl Sequence {
     /// The rows of `path` as a chain of which the first `committed` belong to the context.
     fn along(&self, shape: Shape, path: &[usize], committed: usize) -> Sequence {
         let context = self.context(shape);
-        let cached: Vec<usize> = (0..context).chain(path.iter().map(|i| context + i)).collect();
+        let cached: Vec<usize> = (0..context)
+            .chain(path.iter().map(|i| context + i))
+            .collect();
         let rows = &path[committed..];
         let wide = shape.heads * shape.dim;
         Sequence {
@@ -152,9 +154,21 @@ fn attend(op: Op, shape: Shape, dtype: Dtype, sequences: &[&Sequence]) -> Vec<f3
 fn trees_and_chunks_agree_with_f64() {
     let shapes = [
         SMALL,
-        Shape { heads: 1, kv_heads: 1, dim: 1 },
-        Shape { heads: 4, kv_heads: 4, dim: 17 },
-        Shape { heads: 6, kv_heads: 1, dim: 256 },
+        Shape {
+            heads: 1,
+            kv_heads: 1,
+            dim: 1,
+        },
+        Shape {
+            heads: 4,
+            kv_heads: 4,
+            dim: 17,
+        },
+        Shape {
+            heads: 6,
+            kv_heads: 1,
+            dim: 256,
+        },
     ];
     for (case, shape) in shapes.into_iter().enumerate() {
         for context in [0, 1, 63, 64, 65, 130] {
@@ -238,7 +252,11 @@ fn a_sequence_does_not_depend_on_those_beside_it() {
 
 #[test]
 fn threads_and_vectors_do_not_enter_the_bits() {
-    let shape = Shape { heads: 6, kv_heads: 2, dim: 64 };
+    let shape = Shape {
+        heads: 6,
+        kv_heads: 2,
+        dim: 64,
+    };
     let tree = Sequence::new(1, shape, 300, random_tree(1, 64));
     let chunk = Sequence::new(2, shape, 70, chain(128));
     for dtype in DTYPES {

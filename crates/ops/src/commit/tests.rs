@@ -2,7 +2,9 @@ use super::*;
 use crate::testing::{
     DTYPES, bits, chain, floats, paged_slots, path_to, random_tree, take_rows, tree_batch,
 };
-use crate::{Advance, ContextRows, ConvTree, GdnMode, GdnScan, GdnShape, TreeTables, TreeTablesFrom};
+use crate::{
+    Advance, ContextRows, ConvTree, GdnMode, GdnScan, GdnShape, TreeTables, TreeTablesFrom,
+};
 
 fn walk_of(paths: &[&[usize]]) -> Walk<Cpu> {
     let mut walk = Walk::new(&Cpu::default(), paths.len()).unwrap();
@@ -49,7 +51,11 @@ fn accepted_keys_move_to_their_positions_over_page_boundaries() {
             Cpu::default().compact_kv(op).unwrap();
             for (slot, path) in paths.iter().enumerate() {
                 for t in 0..length + path.len() {
-                    let from = if t < length { t } else { length + path[t - length] };
+                    let from = if t < length {
+                        t
+                    } else {
+                        length + path[t - length]
+                    };
                     for layer in &layers {
                         let at = layer.offset(&slots, slot, t);
                         let mut found = [0.0; 3];
@@ -221,7 +227,11 @@ fn a_committed_tree_continues_as_plain_decoding() {
             first += draft.parents.len();
             let len = world.state.conv.len();
             let history = &speculative.state.conv[sequence * len..][..len];
-            assert_eq!(bits(history), bits(&world.state.conv), "history, step {step}");
+            assert_eq!(
+                bits(history),
+                bits(&world.state.conv),
+                "history, step {step}"
+            );
             assert_eq!(speculative.slots.length[sequence], world.slots.length[0]);
         }
     }

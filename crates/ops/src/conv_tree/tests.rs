@@ -1,7 +1,6 @@
 use super::*;
 use crate::testing::{
-    assert_close, bits, chain, floats, on_every_path, path_to, random_tree, take_rows,
-    tree_batch,
+    assert_close, bits, chain, floats, on_every_path, path_to, random_tree, take_rows, tree_batch,
 };
 use crate::{GdnShape, TreeTablesFrom};
 
@@ -68,7 +67,13 @@ fn exact(channels: usize, weight: &[f32], (parents, x, history): Sequence<'_>) -
 fn trees_and_chunks_agree_with_f64() {
     for channels in [3, 17, 512] {
         let (weight, history) = (floats(1, 4 * channels), floats(2, 3 * channels));
-        for parents in [vec![-1], chain(2), chain(100), random_tree(1, 64), random_tree(2, 9)] {
+        for parents in [
+            vec![-1],
+            chain(2),
+            chain(100),
+            random_tree(1, 64),
+            random_tree(2, 9),
+        ] {
             let x = floats(3, parents.len() * channels);
             let sequence = (&parents[..], &x[..], &history[..]);
             let out = convolved(channels, &weight, &[sequence]);
@@ -94,12 +99,20 @@ fn a_node_gets_the_bits_of_its_path() {
         let along = take_rows(&x, channels, &path);
         let chained = convolved(channels, &weight, &[(&chain(path.len()), &along, &history)]);
         let node = &out[(5 + row) * channels..][..channels];
-        assert_eq!(bits(node), bits(&chained[(path.len() - 1) * channels..]), "row {row}");
+        assert_eq!(
+            bits(node),
+            bits(&chained[(path.len() - 1) * channels..]),
+            "row {row}"
+        );
         // Plain decoding: what came before is history.
         let before = [&history[..], &along[..]].concat();
         let last = path.len() - 1;
         let history = &before[last * channels..(last + 3) * channels];
-        let plain = convolved(channels, &weight, &[(&[-1], &along[last * channels..], history)]);
+        let plain = convolved(
+            channels,
+            &weight,
+            &[(&[-1], &along[last * channels..], history)],
+        );
         assert_eq!(bits(node), bits(&plain), "row {row} decoded");
     }
 }

@@ -57,7 +57,11 @@ impl Sequence {
             let cell = |values: &[f32], t: usize, j: usize| {
                 let value = values[t * shape.width() + kv + j];
                 // Only the context is stored in the cache's type.
-                f64::from(if t < self.context { rounded(dtype, value) } else { value })
+                f64::from(if t < self.context {
+                    rounded(dtype, value)
+                } else {
+                    value
+                })
             };
             let seen = (0..self.context + self.block).filter(|&r| sees(self.context + row, r));
             let seen: Vec<usize> = seen.collect();
@@ -69,7 +73,10 @@ impl Sequence {
             let total: f64 = weights.iter().sum();
             out.extend((0..dim).map(|j| {
                 let terms = seen.iter().zip(&weights);
-                terms.map(|(&t, w)| w * cell(&self.values, t, j)).sum::<f64>() / total
+                terms
+                    .map(|(&t, w)| w * cell(&self.values, t, j))
+                    .sum::<f64>()
+                    / total
             }));
         }
         out
@@ -79,7 +86,12 @@ impl Sequence {
 fn attend(mask: BlockMask, shape: Shape, dtype: Dtype, sequences: &[&Sequence]) -> Vec<f32> {
     let lengths: Vec<usize> = sequences.iter().map(|s| s.context).collect();
     // A drafter needs no pages for its block.
-    let pages = lengths.iter().map(|l| l.div_ceil(PAGE_TOKENS)).max().unwrap_or(0).max(1);
+    let pages = lengths
+        .iter()
+        .map(|l| l.div_ceil(PAGE_TOKENS))
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let slots = paged_slots(&lengths, pages);
     let (backend, width) = (Cpu::default(), shape.width());
     let pool = pages * sequences.len();
@@ -92,7 +104,9 @@ fn attend(mask: BlockMask, shape: Shape, dtype: Dtype, sequences: &[&Sequence]) 
         for t in 0..s.context {
             let at = cache.offset(&slots, slot, t);
             cache.keys.narrow_from(at, &s.keys[t * width..][..width]);
-            cache.values.narrow_from(at, &s.values[t * width..][..width]);
+            cache
+                .values
+                .narrow_from(at, &s.values[t * width..][..width]);
         }
         keys.extend_from_slice(&s.keys[s.context * width..]);
         values.extend_from_slice(&s.values[s.context * width..]);
@@ -165,7 +179,11 @@ fn full_blocks_agree_with_candle() {
     let s = Sequence::new(1, SMALL, 100, 16);
     let out = attend(BlockMask::Full, SMALL, Dtype::F32, &[&s]);
     let device = candle_core::Device::Cpu;
-    let Shape { heads, kv_heads, dim } = SMALL;
+    let Shape {
+        heads,
+        kv_heads,
+        dim,
+    } = SMALL;
     let heads_first = |values: &[f32], rows: usize, heads: usize| {
         let x = candle_core::Tensor::from_slice(values, (rows, heads, dim), &device).unwrap();
         x.transpose(0, 1).unwrap().contiguous().unwrap()
@@ -176,26 +194,38 @@ fn full_blocks_agree_with_candle() {
         x.reshape((heads, 116, dim)).unwrap()
     };
     let query = heads_first(&s.query, 16, heads);
-    let scores = query.matmul(&repeated(&s.keys).transpose(1, 2).unwrap()).unwrap();
+    let scores = query
+        .matmul(&repeated(&s.keys).transpose(1, 2).unwrap())
+        .unwrap();
     let scores = (scores / (dim as f64).sqrt()).unwrap();
     let weights = candle_nn::ops::softmax_last_dim(&scores).unwrap();
     let theirs = weights.matmul(&repeated(&s.values)).unwrap();
     let theirs = theirs.transpose(0, 1).unwrap().flatten_all().unwrap();
-    let theirs: Vec<f64> = theirs.to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect();
+    let theirs: Vec<f64> = theirs
+        .to_vec1::<f32>()
+        .unwrap()
+        .into_iter()
+        .map(f64::from)
+        .collect();
     assert_close(&out, &theirs, 1e-11, "candle");
 }
 
 #[test]
 fn a_sequence_does_not_depend_on_those_beside_it() {
     let places = [(0, 16), (63, 1), (64, 16), (300, 7)];
-    let sequences = places.map(|(context, block)| {
-        Sequence::new(context as u64, SMALL, context, block)
-    });
+    let sequences =
+        places.map(|(context, block)| Sequence::new(context as u64, SMALL, context, block));
     let all: Vec<&Sequence> = sequences.iter().collect();
     for mask in masks() {
         let together = attend(mask, SMALL, Dtype::Bf16, &all);
-        let alone = all.iter().flat_map(|s| attend(mask, SMALL, Dtype::Bf16, &[s]));
-        assert_eq!(bits(&together), bits(&alone.collect::<Vec<_>>()), "{mask:?}");
+        let alone = all
+            .iter()
+            .flat_map(|s| attend(mask, SMALL, Dtype::Bf16, &[s]));
+        assert_eq!(
+            bits(&together),
+            bits(&alone.collect::<Vec<_>>()),
+            "{mask:?}"
+        );
     }
 }
 

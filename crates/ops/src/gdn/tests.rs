@@ -154,7 +154,9 @@ fn exact(layer: &Layer, tokens: &Tokens) -> (Vec<f64>, Vec<Vec<f64>>) {
             let key_head = h / (heads / shape.key_heads) * kd;
             let (q, k) = (unit(key_head), unit(shape.key_width() + key_head));
             let v = &qkv[2 * shape.key_width() + h * vd..][..vd];
-            let step = (f64::from(ba[heads + h]) + f64::from(layer.dt_bias[h])).exp().ln_1p();
+            let step = (f64::from(ba[heads + h]) + f64::from(layer.dt_bias[h]))
+                .exp()
+                .ln_1p();
             let decay = (-f64::from(layer.a_log[h]).exp() * step).exp();
             let beta = 1.0 / (1.0 + (-f64::from(ba[h])).exp());
             let s = &mut state[h * kd * vd..][..kd * vd];
@@ -224,7 +226,11 @@ fn a_chunk_in_pieces_gives_the_bits_of_the_whole() {
         let tokens = Tokens::new(1, shape, chain(60));
         let mut whole = Layer::new(shape, 1);
         let (out, _) = whole.scan(GdnMode::Prefill, None, &[&tokens]);
-        for cuts in [vec![0, 1, 3, 20, 60], vec![0, 2, 59, 60], (0..=60).collect()] {
+        for cuts in [
+            vec![0, 1, 3, 20, 60],
+            vec![0, 2, 59, 60],
+            (0..=60).collect(),
+        ] {
             let mut pieces = Layer::new(shape, 1);
             let mut joined = Vec::new();
             for cut in cuts.windows(2) {
@@ -331,12 +337,19 @@ fn the_journal_has_what_the_scan_used() {
     let (channels, key, value) = (SMALL.channels(), SMALL.key_width(), SMALL.value_width());
     for row in 0..12 {
         let qkv = &tokens.qkv[row * channels..][..channels];
-        assert_eq!(bits(&journal.value[row * value..][..value]), bits(&qkv[2 * key..]));
+        assert_eq!(
+            bits(&journal.value[row * value..][..value]),
+            bits(&qkv[2 * key..])
+        );
         for k in journal.key[row * key..][..key].chunks(SMALL.key_dim) {
             let norm: f32 = k.iter().map(|k| k * k).sum();
             assert!((norm - 1.0).abs() < 1e-5, "length of a key is {norm}");
         }
     }
     let gates = journal.gate[..12 * 2 * SMALL.value_heads].chunks(2);
-    assert!(gates.into_iter().all(|gate| gate[0] < 0.0 && 0.0 < gate[1] && gate[1] < 1.0));
+    assert!(
+        gates
+            .into_iter()
+            .all(|gate| gate[0] < 0.0 && 0.0 < gate[1] && gate[1] < 1.0)
+    );
 }

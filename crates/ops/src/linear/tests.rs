@@ -151,7 +151,11 @@ fn every_number_of_ranks_gives_the_same_bits() {
             for ranks in [2, 4, 8] {
                 let parts = (0..ranks).map(|rank| {
                     let shard = tensor(dtype, n, k / ranks, &columns(&w, k, rank, ranks));
-                    stored(&columns(&x, k, rank, ranks), &shard, Summation::Shard { ranks })
+                    stored(
+                        &columns(&x, k, rank, ranks),
+                        &shard,
+                        Summation::Shard { ranks },
+                    )
                 });
                 let sum = all_reduce(parts.collect());
                 assert_eq!(bits(&one), bits(&sum), "{ranks} ranks, K = {k}");
@@ -163,7 +167,10 @@ fn every_number_of_ranks_gives_the_same_bits() {
             assert_eq!(bits(&one), bits(&all_reduce(shards.collect())), "K = {k}");
         }
     }
-    let (x, w) = (floats(3, 1024), tensor(Dtype::F32, 9, 1024, &floats(4, 9 * 1024)));
+    let (x, w) = (
+        floats(3, 1024),
+        tensor(Dtype::F32, 9, 1024, &floats(4, 9 * 1024)),
+    );
     let blocks = stored(&x, &w, Summation::EightBlocks);
     assert_ne!(bits(&blocks), bits(&stored(&x, &w, Summation::Whole)));
 }

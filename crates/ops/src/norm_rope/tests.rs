@@ -107,7 +107,9 @@ impl Inputs {
     fn exact_keys(&self, row: usize, position: usize) -> Vec<f64> {
         let keys = &self.kv[row * 2 * self.width()..][..self.width()];
         let heads = keys.chunks(self.dim);
-        heads.flat_map(|x| self.exact(x, &self.key_weight, position)).collect()
+        heads
+            .flat_map(|x| self.exact(x, &self.key_weight, position))
+            .collect()
     }
 
     fn values(&self, row: usize) -> &[f32] {
@@ -142,9 +144,9 @@ fn rows_of_a_tree_stand_at_their_depth_and_are_cached_by_number() {
             let pages = (lengths[0].max(lengths[1]) + 20usize).div_ceil(PAGE_TOKENS);
             let mut slots = paged_slots(&lengths, pages);
             // Early pages of a long sequence are not touched: one page serves for all of them.
-            let used = 3;
+            let used = 3usize;
             for entry in slots.block_table.iter_mut() {
-                *entry = (*entry).min(2 * used - 1);
+                *entry = (*entry).min(2 * used as u32 - 1);
             }
             for slot in 0..2 {
                 for (n, entry) in (0..used).zip(lengths[slot] / PAGE_TOKENS..pages) {
@@ -175,9 +177,15 @@ fn rows_of_a_tree_stand_at_their_depth_and_are_cached_by_number() {
                     };
                     let keys = cell(&cache.keys, at, inputs.width());
                     assert_close(&keys, &inputs.exact_keys(row, position), bound, "keys");
-                    let values: Vec<f32> =
-                        inputs.values(row).iter().map(|&v| rounded(dtype, v)).collect();
-                    assert_eq!(bits(&cell(&cache.values, at, inputs.width())), bits(&values));
+                    let values: Vec<f32> = inputs
+                        .values(row)
+                        .iter()
+                        .map(|&v| rounded(dtype, v))
+                        .collect();
+                    assert_eq!(
+                        bits(&cell(&cache.values, at, inputs.width())),
+                        bits(&values)
+                    );
                 }
                 assert!(query[33 * wide..].iter().all(|&v| v == 7.0), "padding rows");
             }
@@ -219,7 +227,11 @@ fn block_rows_stand_one_after_another_and_agree_with_candle() {
         let x = x.transpose(1, 2).unwrap().contiguous().unwrap();
         let x = candle_nn::rotary_emb::rope(&x, &angles.cos().unwrap(), &angles.sin().unwrap());
         let x = x.unwrap().transpose(1, 2).unwrap().flatten_all().unwrap();
-        x.to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect()
+        x.to_vec1::<f32>()
+            .unwrap()
+            .into_iter()
+            .map(f64::from)
+            .collect()
     };
     let exact = theirs(&inputs.query, inputs.heads, &inputs.query_weight);
     assert_close(&query, &exact, 1e-12, "queries");
@@ -268,7 +280,10 @@ fn listed_rows_go_where_the_list_says_without_queries() {
     }
     let mut all = vec![0.0; 4 * PAGE_TOKENS * 32];
     cache.values.widen_to(0, &mut all);
-    let written = all.chunks(32).filter(|row| row.iter().any(|&v| v != 0.0)).count();
+    let written = all
+        .chunks(32)
+        .filter(|row| row.iter().any(|&v| v != 0.0))
+        .count();
     assert_eq!(written, places.len(), "cells written");
 }
 
@@ -296,7 +311,10 @@ fn a_row_depends_on_itself_only() {
     for row in 0..rows {
         let alone = run(&inputs.row(row), 30 + row, 1);
         let (query, key) = alone.split_at(inputs.heads * dim);
-        assert_eq!(bits(query), bits(&queries[row * query.len()..][..query.len()]));
+        assert_eq!(
+            bits(query),
+            bits(&queries[row * query.len()..][..query.len()])
+        );
         assert_eq!(bits(key), bits(&keys[row * key.len()..][..key.len()]));
     }
 }
