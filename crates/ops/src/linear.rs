@@ -21,13 +21,30 @@ pub enum Summation {
     /// tree over the blocks, so that tensor-parallel sizes 1, 2, 4 and 8 give the same bits. K must
     /// be a multiple of 8 and at least 128; a smaller or odd K is summed as `Whole`.
     EightBlocks,
+    /// The columns that one of 2, 4 or 8 ranks holds of a weight summed as `EightBlocks`: K / 8 of
+    /// the whole weight per block, `8 / ranks` blocks here. Adding the ranks' results by a balanced
+    /// tree (neighbours first) gives the bits of `EightBlocks` on one rank.
+    Shard {
+        /// Number of ranks.
+        ranks: usize,
+    },
 }
 
 impl Summation {
     fn blocks(self, columns: usize) -> usize {
-        match self {
-            Summation::EightBlocks if columns >= 128 && columns.is_multiple_of(8) => 8,
-            _ => 1,
+        let ranks = match self {
+            Summation::Whole => return 1,
+            Summation::EightBlocks => 1,
+            Summation::Shard { ranks } => ranks,
+        };
+        assert!(
+            matches!(ranks, 1 | 2 | 4 | 8),
+            "{ranks} ranks share a product; the tree over 8 blocks serves 1, 2, 4 or 8"
+        );
+        let all = columns * ranks;
+        match all >= 128 && all.is_multiple_of(8) {
+            true => 8 / ranks,
+            false => 1,
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Products<'a> {
     pub x: RowView<'a>,
     pub w: RowView<'a>,
     pub columns: usize,
-    /// 1, or 8 where `columns` is a multiple of 8.
+    /// 1, 2, 4 or 8; divides `columns`.
     pub blocks: usize,
     pub out: &'a mut [f32],
     pub out_stride: usize,
@@ -76,16 +76,13 @@ impl Products<'_> {
         let sums = if self.blocks == 1 {
             dots::<V, R, O>(x, w)
         } else {
-            let len = self.columns / 8;
-            let part = |b: usize| {
-                let cut = b * len..(b + 1) * len;
-                dots::<V, R, O>(x.map(|x| &x[cut.clone()]), w.map(|w| &w[cut.clone()]))
-            };
+            let len = self.columns / self.blocks;
             let mut parts = [[[0.0; O]; R]; 8];
-            for (b, sums) in parts.iter_mut().enumerate() {
-                *sums = part(b);
+            for (b, sums) in parts[..self.blocks].iter_mut().enumerate() {
+                let cut = b * len..(b + 1) * len;
+                *sums = dots::<V, R, O>(x.map(|x| &x[cut.clone()]), w.map(|w| &w[cut.clone()]));
             }
-            eight(&parts)
+            balanced(parts, self.blocks)
         };
         for (r, sums) in sums.iter().enumerate() {
             self.out[(row + r) * self.out_stride + output..][..O].copy_from_slice(sums);
@@ -93,14 +90,21 @@ impl Products<'_> {
     }
 }
 
+/// The sum of the first `count` parts, neighbours first.
 #[inline(always)]
-fn eight<const R: usize, const O: usize>(parts: &[[[f32; O]; R]; 8]) -> [[f32; O]; R] {
-    std::array::from_fn(|r| {
-        std::array::from_fn(|o| {
-            let p: [f32; 8] = std::array::from_fn(|b| parts[b][r][o]);
-            ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
-        })
-    })
+fn balanced<const R: usize, const O: usize>(
+    mut parts: [[[f32; O]; R]; 8],
+    mut count: usize,
+) -> [[f32; O]; R] {
+    while count > 1 {
+        count /= 2;
+        for i in 0..count {
+            parts[i] = std::array::from_fn(|r| {
+                std::array::from_fn(|o| parts[2 * i][r][o] + parts[2 * i + 1][r][o])
+            });
+        }
+    }
+    parts[0]
 }
 
 /// The dot products of R rows with O rows of the same length. Lanes 0..8 and 8..16 are summed in

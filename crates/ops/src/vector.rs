@@ -1,8 +1,8 @@
 //! Eight f32 lanes, and the choice of instruction set once per op.
 //!
 //! An inner loop is written once, generic over [`Vector`], and compiled twice: for AVX2 with fused
-//! multiply-add and for any machine. Which of the two runs depends on the machine only, so within
-//! a process a sum is always formed by the same instructions.
+//! multiply-add and for any machine. Both round alike, operation by operation, so the two give the
+//! same bits.
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;
@@ -16,7 +16,7 @@ pub(crate) trait Vector: Copy {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// `self + a * b`, rounded once or twice as the machine does it.
+    /// `self + a * b`, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// Balanced tree: lane j with j + 4, then with j + 2, then with j + 1.
     fn sum(self) -> f32;
@@ -31,6 +31,10 @@ pub(crate) trait Kernel {
 
 /// Runs `kernel` with the best vectors of this machine.
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    #[cfg(test)]
+    if tests::IS_PORTABLE.get() {
+        return kernel.run::<Portable>();
+    }
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
         // SAFETY: the machine has AVX2 and FMA.
@@ -45,7 +49,7 @@ fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx2::Avx2>()
 }
 
-/// Plain arrays; product and sum are rounded separately.
+/// Plain arrays. Without a fused instruction `f32::mul_add` is a call, slow but rounded once.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; LANES]);
 
@@ -76,7 +80,7 @@ impl Vector for Portable {
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
-        self.add(a.mul(b))
+        Portable(std::array::from_fn(|j| a.0[j].mul_add(b.0[j], self.0[j])))
     }
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -142,5 +146,104 @@ mod avx2 {
                 _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::testing::{bits, rng};
+
+    thread_local! {
+        pub(super) static IS_PORTABLE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Runs `run` with portable vectors wherever it dispatches on this thread.
+    pub(crate) fn portable<T>(run: impl FnOnce() -> T) -> T {
+        IS_PORTABLE.set(true);
+        let result = run();
+        IS_PORTABLE.set(false);
+        result
+    }
+
+    /// Every operation of a vector on three vectors.
+    struct Operations([[f32; LANES]; 3]);
+
+    impl Kernel for Operations {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> Vec<f32> {
+            let [a, b, c] = self.0.map(|v| V::load(&v));
+            let mut results = Vec::new();
+            for v in [
+                a.add(b),
+                a.sub(b),
+                a.mul(b),
+                a.mul_add(b, c),
+                V::splat(self.0[0][0]),
+            ] {
+                let mut lanes = [0.0; LANES];
+                v.store(&mut lanes);
+                results.extend(lanes);
+            }
+            results.push(a.sum());
+            results
+        }
+    }
+
+    /// A number of any finite exponent, subnormal ones included.
+    fn wide(rng: &mut impl rand::Rng) -> f32 {
+        let value = f32::from_bits(rng.next_u32());
+        if value.is_finite() { value } else { 1.0 }
+    }
+
+    #[test]
+    fn portable_vectors_and_those_of_the_machine_give_the_same_bits() {
+        let mut rng = rng(1);
+        for case in 0..20_000 {
+            let mut values: [[f32; LANES]; 3] =
+                std::array::from_fn(|_| std::array::from_fn(|_| wide(&mut rng)));
+            if case % 2 == 0 {
+                // Sums that cancel show a second rounding.
+                for j in 0..LANES {
+                    values[0][j] = -(values[1][j] * values[2][j]);
+                }
+            }
+            // Lanes of infinity and zero times infinity are NaN on both; signs of NaN may differ.
+            let one = |run: Vec<f32>| -> Vec<u32> {
+                bits(
+                    &run.iter()
+                        .map(|&v| if v.is_nan() { f32::NAN } else { v })
+                        .collect::<Vec<_>>(),
+                )
+            };
+            let machine = one(dispatch(Operations(values)));
+            assert_eq!(
+                machine,
+                one(Operations(values).run::<Portable>()),
+                "{values:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_multiply_add_rounds_once_and_lanes_are_summed_as_a_tree() {
+        let lanes = |v: f32| [v; LANES];
+        // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, whose last term a rounded product loses.
+        let a = 1.0 + 2f32.powi(-12);
+        let results = dispatch(Operations([
+            lanes(-1.0 - 2f32.powi(-11)),
+            lanes(a),
+            lanes(a),
+        ]));
+        assert_eq!(results[3 * LANES], 2f32.powi(-24));
+        // 2^24 + 1 rounds to 2^24: only the pairing j with j + 4 keeps the ones.
+        let big = 2f32.powi(24);
+        let values = [big, 1.0, 0.0, 0.0, -big, 1.0, 0.0, 0.0];
+        let results = dispatch(Operations([values, lanes(0.0), lanes(0.0)]));
+        assert_eq!(results[5 * LANES], 2.0);
     }
 }

@@ -3,7 +3,7 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::limits::DEPTH_MAX;
-use crate::test_batch::{Segment, batch, slots};
+use crate::testing::{Segment, batch, slots};
 
 /// Depth tables of the worked example of the specification.
 const TOKENS: [u32; 9] = [11, 12, 13, 21, 22, 23, 31, 32, 33];
