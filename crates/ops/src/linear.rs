@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::parallel::PARALLEL_WORK;
 use crate::product::{Products, RowView};
-use crate::vector::dispatch;
+use crate::vector::{Lane, dispatch};
 use crate::{Backend, Cpu, Rows, Storage, Tensor};
 
 /// In which order the products of one output are summed. The order is a property of the weight,
@@ -77,6 +77,10 @@ pub struct Linear<'a, B: Backend> {
 /// Outputs whose weights are widened, and stay in cache, while all rows pass over them.
 const OUTPUT_BLOCK: usize = 48;
 
+/// Rows that pass over a narrow weight once, in one strip: each weight is used too rarely to be
+/// worth storing widened. Widening is exact, so both ways give the same bits.
+const WIDEN_ON_LOAD_ROWS: usize = 4;
+
 pub(crate) fn cpu(op: Linear<'_, Cpu>) {
     let rows = op.rows.count();
     let outputs = op.weight.rows;
@@ -130,17 +134,34 @@ fn block_products(
     wide: &mut Vec<f32>,
     products: &mut [f32],
 ) {
-    let columns = weight.columns;
-    let at = outputs.start * columns;
-    let len = outputs.len() * columns;
-    let values = match &weight.storage {
-        Storage::F32(values) => &values[at..at + len],
-        narrow => {
-            wide.resize(len, 0.0);
-            narrow.widen_to(at, wide);
-            wide.as_slice()
+    let at = outputs.start * weight.columns;
+    let cut = at..outputs.end * weight.columns;
+    let shape = (rows, outputs.len(), weight.columns);
+    let blocks = summation.blocks(weight.columns);
+    match &weight.storage {
+        Storage::F32(values) => multiply(shape, x, &values[cut], blocks, products),
+        Storage::F16(values) if rows <= WIDEN_ON_LOAD_ROWS => {
+            multiply(shape, x, &values[cut], blocks, products);
         }
-    };
+        Storage::Bf16(values) if rows <= WIDEN_ON_LOAD_ROWS => {
+            multiply(shape, x, &values[cut], blocks, products);
+        }
+        narrow => {
+            wide.resize(cut.len(), 0.0);
+            narrow.widen_to(at, wide);
+            multiply(shape, x, wide.as_slice(), blocks, products);
+        }
+    }
+}
+
+/// `shape`: rows, outputs, columns.
+fn multiply<T: Lane>(
+    (rows, outputs, columns): (usize, usize, usize),
+    x: &[f32],
+    w: &[T],
+    blocks: usize,
+    products: &mut [f32],
+) {
     dispatch(Products {
         x: RowView {
             values: x,
@@ -148,14 +169,14 @@ fn block_products(
             count: rows,
         },
         w: RowView {
-            values,
+            values: w,
             stride: columns,
-            count: outputs.len(),
+            count: outputs,
         },
         columns,
-        blocks: summation.blocks(columns),
+        blocks,
         out: products,
-        out_stride: outputs.len(),
+        out_stride: outputs,
     });
 }
 

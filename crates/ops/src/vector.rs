@@ -4,6 +4,10 @@
 //! multiply-add and for any machine. Both round alike, operation by operation, so the two give the
 //! same bits.
 
+use half::{bf16, f16};
+
+use crate::Element;
+
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;
 
@@ -12,6 +16,10 @@ pub(crate) trait Vector: Copy {
     /// All lanes `value`.
     fn splat(value: f32) -> Self;
     fn load(values: &[f32; LANES]) -> Self;
+    /// Widened, which is exact.
+    fn load_f16(values: &[f16; LANES]) -> Self;
+    /// Widened, which is exact.
+    fn load_bf16(values: &[bf16; LANES]) -> Self;
     fn store(self, values: &mut [f32; LANES]);
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
@@ -20,6 +28,32 @@ pub(crate) trait Vector: Copy {
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// Balanced tree: lane j with j + 4, then with j + 2, then with j + 1.
     fn sum(self) -> f32;
+}
+
+/// A number as it is stored, widened when it is loaded.
+pub(crate) trait Lane: Element {
+    fn load<V: Vector>(values: &[Self; LANES]) -> V;
+}
+
+impl Lane for f32 {
+    #[inline(always)]
+    fn load<V: Vector>(values: &[f32; LANES]) -> V {
+        V::load(values)
+    }
+}
+
+impl Lane for f16 {
+    #[inline(always)]
+    fn load<V: Vector>(values: &[f16; LANES]) -> V {
+        V::load_f16(values)
+    }
+}
+
+impl Lane for bf16 {
+    #[inline(always)]
+    fn load<V: Vector>(values: &[bf16; LANES]) -> V {
+        V::load_bf16(values)
+    }
 }
 
 /// A loop nest to be compiled per instruction set. `run` must be `#[inline(always)]`, and so must
@@ -36,15 +70,18 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
         return kernel.run::<Portable>();
     }
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: the machine has AVX2 and FMA.
+    if std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("fma")
+        && std::arch::is_x86_feature_detected!("f16c")
+    {
+        // SAFETY: the machine has AVX2, FMA and F16C.
         return unsafe { run_avx2(kernel) };
     }
     kernel.run::<Portable>()
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx2::Avx2>()
 }
@@ -61,6 +98,14 @@ impl Vector for Portable {
     #[inline(always)]
     fn load(values: &[f32; LANES]) -> Self {
         Portable(*values)
+    }
+    #[inline(always)]
+    fn load_f16(values: &[f16; LANES]) -> Self {
+        Portable(values.map(f16::to_f32))
+    }
+    #[inline(always)]
+    fn load_bf16(values: &[bf16; LANES]) -> Self {
+        Portable(values.map(|v| f32::from_bits(u32::from(v.to_bits()) << 16)))
     }
     #[inline(always)]
     fn store(self, values: &mut [f32; LANES]) {
@@ -94,6 +139,8 @@ impl Vector for Portable {
 mod avx2 {
     use std::arch::x86_64::*;
 
+    use half::{bf16, f16};
+
     use super::{LANES, Vector};
 
     /// One 256-bit register. Values of this type exist only inside `run_avx2`.
@@ -110,6 +157,20 @@ mod avx2 {
         fn load(values: &[f32; LANES]) -> Self {
             // SAFETY: AVX2 as above; the reference covers the eight values read.
             Avx2(unsafe { _mm256_loadu_ps(values.as_ptr()) })
+        }
+        #[inline(always)]
+        fn load_f16(values: &[f16; LANES]) -> Self {
+            // SAFETY: AVX2 as above, and F16C, which `dispatch` checks too; the reference covers
+            // the sixteen bytes read.
+            Avx2(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(values.as_ptr().cast())) })
+        }
+        #[inline(always)]
+        fn load_bf16(values: &[bf16; LANES]) -> Self {
+            // SAFETY: AVX2 as above; the reference covers the sixteen bytes read.
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(values.as_ptr().cast()));
+                Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+            }
         }
         #[inline(always)]
         fn store(self, values: &mut [f32; LANES]) {
@@ -226,6 +287,41 @@ pub(crate) mod tests {
                 one(Operations(values).run::<Portable>()),
                 "{values:?}"
             );
+        }
+    }
+
+    struct Widened([u16; LANES]);
+
+    impl Kernel for Widened {
+        type Output = [f32; 2 * LANES];
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> [f32; 2 * LANES] {
+            let mut lanes = [[0.0; LANES]; 2];
+            V::load_f16(&self.0.map(f16::from_bits)).store(&mut lanes[0]);
+            V::load_bf16(&self.0.map(bf16::from_bits)).store(&mut lanes[1]);
+            std::array::from_fn(|j| lanes[j / LANES][j % LANES])
+        }
+    }
+
+    #[test]
+    fn every_half_number_is_widened_exactly() {
+        for first in (0..=u16::MAX).step_by(LANES) {
+            let numbers = std::array::from_fn(|j| first + j as u16);
+            for wide in [
+                dispatch(Widened(numbers)),
+                Widened(numbers).run::<Portable>(),
+            ] {
+                for (j, number) in numbers.into_iter().enumerate() {
+                    for (found, exact) in [
+                        (wide[j], f16::from_bits(number).to_f32()),
+                        (wide[LANES + j], bf16::from_bits(number).to_f32()),
+                    ] {
+                        let same = found.to_bits() == exact.to_bits();
+                        assert!(same || found.is_nan() && exact.is_nan(), "{number:#x}");
+                    }
+                }
+            }
         }
     }
 

@@ -72,7 +72,7 @@ fn kept(logits: &[f32], options: &SamplingRow) -> Vec<(u32, f64)> {
     let largest = ids[0].1;
     let mut mass = 0.0;
     ids.retain(|id| {
-        let is_kept = mass < f64::from(options.top_p) * total;
+        let is_kept = mass == 0.0 || mass < f64::from(options.top_p) * total;
         mass += id.1;
         is_kept
     });
