@@ -161,11 +161,11 @@ def fit_drafter(target, sequences, heldout, steps, device, budget=16384, peak=2e
 def calibrate(drafter, target, heldout, device):
     """Scales the final norm, hence all logits, to the factor of least held-out loss. Best guesses stay the same.
 
-    The tree spends its nodes by these probabilities, and training leaves them too sure of unseen prompts.
+    The tree spends its nodes by these probabilities.
     """
     weight = drafter.norm.weight.clone()
     losses = {}
-    for factor in [0.3 + 0.05 * i for i in range(19)]:
+    for factor in [0.5 + 0.05 * i for i in range(31)]:
         drafter.norm.weight.copy_(weight * factor)
         losses[factor] = drafter_heldout(drafter, target, heldout, device)
     factor = min(losses, key=losses.get)
