@@ -2,8 +2,11 @@
 
 pub mod error;
 pub mod fields;
+pub mod generation;
 pub mod messages;
 pub mod model_files;
+pub mod sampling;
+pub mod serve;
 pub mod template;
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,7 @@
 //! The text side of a checkpoint: tokenizer, chat template, generation defaults.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use engine::{CheckpointSource, ModelError};
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use crate::vocabulary::Vocabulary;
 #[derive(Debug)]
 pub struct ModelFiles {
     /// The tokenizer.
-    pub vocabulary: Vocabulary,
+    pub vocabulary: Arc<Vocabulary>,
     /// The chat template; a model without one serves completions only.
     pub template: Option<ChatTemplate>,
     /// `generation_config.json`.
@@ -55,7 +56,7 @@ impl ModelFiles {
             None => GenerationDefaults::parse(b"{}", &config_text)?,
         };
         Ok(ModelFiles {
-            vocabulary,
+            vocabulary: Arc::new(vocabulary),
             template,
             generation,
             config_text,

@@ -1,0 +1,154 @@
+//! One request on its way through the engine, from its updates to text.
+
+use engine::{
+    Engine, Finish, FinishReason, Request, RequestStats, RequestUpdate, SubmitError, TokenLogprob,
+};
+
+use crate::text_stream::{Delta, Matched, TextStream, TokenLine};
+
+/// How an output ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What ended it; `None` = the limit of tokens.
+    pub matched: Option<Matched>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens that count, the ending one included.
+    pub completion_tokens: usize,
+    /// Of these, the ones up to the end of the reasoning.
+    pub reasoning_tokens: usize,
+    /// Tokens with log-probabilities that belong to no text.
+    pub rest: Vec<TokenLine>,
+    /// Log-probabilities of prompt tokens 1, 2, ... if they were asked for.
+    pub prompt_logprobs: Vec<TokenLogprob>,
+    /// Counters and times.
+    pub stats: RequestStats,
+}
+
+impl Outcome {
+    /// `finish_reason` of the answer.
+    pub fn finish_reason(&self) -> &'static str {
+        match self.matched {
+            Some(_) => "stop",
+            None => "length",
+        }
+    }
+}
+
+/// Why there is no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Interruption {
+    /// The engine did not take the request.
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+    /// Aborted on request or because the server ends.
+    #[error("the request was aborted")]
+    Aborted,
+    /// The engine failed.
+    #[error("the engine failed: {0}")]
+    Failed(String),
+}
+
+/// What to do after an update.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// Wait for the next one.
+    Going,
+    /// The text ended after so many tokens: call [`engine::EngineHandle::finish`], then wait.
+    Enough(usize),
+    /// That was the last one.
+    Ended(Result<Outcome, Interruption>),
+}
+
+/// The state of one request between updates.
+#[derive(Debug)]
+pub struct Generation {
+    stream: TextStream,
+    matched: Option<Matched>,
+    prompt_logprobs: Vec<TokenLogprob>,
+}
+
+impl Generation {
+    /// Before the first update.
+    pub fn new(stream: TextStream) -> Self {
+        Generation {
+            stream,
+            matched: None,
+            prompt_logprobs: Vec::new(),
+        }
+    }
+
+    /// Tokens so far that count.
+    pub fn kept(&self) -> usize {
+        self.stream.kept()
+    }
+
+    /// Of these, reasoning.
+    pub fn reasoning_tokens(&self) -> usize {
+        self.stream.reasoning_tokens()
+    }
+
+    /// Takes an update and appends the text that became final to `deltas`.
+    pub fn take(&mut self, update: RequestUpdate, deltas: &mut Vec<Delta>) -> Progress {
+        self.prompt_logprobs.extend(update.prompt_logprobs);
+        let ended_before = self.matched.is_some();
+        for token in update.tokens {
+            if self.matched.is_some() {
+                break;
+            }
+            self.matched = self.stream.push(token, deltas);
+        }
+        match update.finish {
+            Some(finish) => Progress::Ended(self.end(finish, deltas)),
+            None if self.matched.is_some() && !ended_before => Progress::Enough(self.stream.kept()),
+            None => Progress::Going,
+        }
+    }
+
+    fn end(&mut self, finish: Finish, deltas: &mut Vec<Delta>) -> Result<Outcome, Interruption> {
+        match finish.reason {
+            FinishReason::Aborted => return Err(Interruption::Aborted),
+            FinishReason::Error(text) => return Err(Interruption::Failed(text)),
+            FinishReason::Stop | FinishReason::Length | FinishReason::Finished => {}
+        }
+        let rest = self.stream.finish(deltas);
+        Ok(Outcome {
+            matched: self.matched.take(),
+            prompt_tokens: finish.prompt_tokens,
+            completion_tokens: self.stream.kept(),
+            reasoning_tokens: self.stream.reasoning_tokens(),
+            rest,
+            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            stats: finish.stats,
+        })
+    }
+}
+
+/// Runs one request to its end on an engine that serves nobody else; `each` gets the text as it
+/// grows. Blocks.
+pub fn run_alone(
+    engine: &Engine,
+    request: Request,
+    stream: TextStream,
+    mut each: impl FnMut(Delta),
+) -> Result<Outcome, Interruption> {
+    let id = engine.handle.submit(request)?;
+    let mut generation = Generation::new(stream);
+    let mut deltas = Vec::new();
+    loop {
+        let Ok(output) = engine.outputs.recv() else {
+            let reason = engine.handle.status().error;
+            let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
+            return Err(Interruption::Failed(reason));
+        };
+        for update in output.updates.into_iter().filter(|update| update.id == id) {
+            let progress = generation.take(update, &mut deltas);
+            deltas.drain(..).for_each(&mut each);
+            match progress {
+                Progress::Going => {}
+                Progress::Enough(kept) => engine.handle.finish(id, kept),
+                Progress::Ended(outcome) => return outcome,
+            }
+        }
+    }
+}
