@@ -1,5 +1,7 @@
 //! Turns HTTP into requests and token updates into text.
 
+pub mod bundled;
+pub mod cli;
 pub mod error;
 pub mod fields;
 pub mod generation;
