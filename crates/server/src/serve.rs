@@ -52,8 +52,6 @@ pub struct ServeLimits {
     pub body_timeout: Duration,
     /// Time from a request to its first output.
     pub request_timeout: Duration,
-    /// Time in the queue.
-    pub queue_timeout: Duration,
     /// Silence after which a stream gets a comment; 0 = never.
     pub keep_alive_interval: Duration,
     /// Time a client may leave its stream unread.
@@ -72,7 +70,6 @@ impl Default for ServeLimits {
             body_bytes_max: 32 << 20,
             body_timeout: Duration::from_secs(60),
             request_timeout: Duration::ZERO,
-            queue_timeout: Duration::ZERO,
             keep_alive_interval: Duration::from_secs(15),
             slow_client_timeout: Duration::from_secs(60),
             health_stale_timeout: Duration::from_secs(30),
