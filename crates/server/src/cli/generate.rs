@@ -151,7 +151,7 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Reque
     let sampling = &args.sampling;
     Request {
         prompt,
-        sampling: sampling.params(RandomState::new().hash_one(0)),
+        sampling: sampling.params(fresh_seed()),
         max_tokens: sampling.max_tokens,
         min_tokens: 0,
         stop_ids: match sampling.ignore_eos {
@@ -162,6 +162,11 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Reque
         prompt_logprobs: None,
         speculative: true,
     }
+}
+
+/// A seed that nobody chose, short enough to be typed again.
+fn fresh_seed() -> u64 {
+    RandomState::new().hash_one(0) >> 32
 }
 
 /// A request that cannot be served is refused before the weights are loaded.

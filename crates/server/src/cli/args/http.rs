@@ -88,10 +88,6 @@ pub struct HttpLimitArgs {
     #[arg(long, value_name = "S", default_value = "0", value_parser = seconds)]
     pub request_timeout: Duration,
 
-    /// Time in the queue
-    #[arg(long, value_name = "S", default_value = "0", value_parser = seconds)]
-    pub queue_timeout: Duration,
-
     /// Silence after which a stream gets a comment
     #[arg(long, value_name = "S", default_value = "15", value_parser = seconds)]
     pub sse_keep_alive_interval: Duration,
@@ -165,7 +161,6 @@ impl HttpLimitArgs {
             body_bytes_max: self.max_body_size,
             body_timeout: self.body_timeout,
             request_timeout: self.request_timeout,
-            queue_timeout: self.queue_timeout,
             keep_alive_interval: self.sse_keep_alive_interval,
             slow_client_timeout: self.slow_client_timeout,
             health_stale_timeout: self.health_stale_timeout,
