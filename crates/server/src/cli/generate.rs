@@ -1,7 +1,7 @@
 //! `spinney generate`: one request, then the end.
 
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use engine::{
@@ -57,7 +57,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
     let output = receive(&engine, id, stream, !args.json)?;
     match args.json {
         true => print(&format!("{}\n", object(&output, seed)))?,
-        false => summarise(&output),
+        false => summarise(&output)?,
     }
     Ok(Exit::Clean)
 }
@@ -286,14 +286,22 @@ fn object(output: &Output, seed: u64) -> Value {
 }
 
 /// One line for people, after the text.
-fn summarise(output: &Output) {
+fn summarise(output: &Output) -> Result<(), Failure> {
     let (finish, stats) = (&output.finish, &output.finish.stats);
+    if output.text.is_none() {
+        // The model has no tokenizer: its ids are all there is to show.
+        let ids: Vec<String> = output.tokens.iter().map(|t| t.id.to_string()).collect();
+        print(&format!("{}\n", ids.join(",")))?;
+    } else if io::stdout().is_terminal() {
+        print("\n")?;
+    }
     let decoded = finish.completion_tokens.saturating_sub(1) as f64;
     let rate = match stats.decode_ms > 0.0 {
         true => decoded * 1e3 / stats.decode_ms,
         false => 0.0,
     };
-    let line = format!(
+    writeln!(
+        io::stderr(),
         "{} tokens ({}), prefill {:.1} ms, {rate:.1} tokens/s, {} steps, mean acceptance length \
          {:.2}",
         finish.completion_tokens,
@@ -301,16 +309,6 @@ fn summarise(output: &Output) {
         stats.prefill_ms,
         stats.steps,
         stats.mean_acceptance_length()
-    );
-    if output.text.is_none() {
-        let ids: Vec<String> = output
-            .tokens
-            .iter()
-            .map(|token| token.id.to_string())
-            .collect();
-        // The model has no tokenizer: its ids are all there is to show.
-        let _ = print(&ids.join(","));
-    }
-    // Text and summary share a terminal.
-    let _ = writeln!(io::stderr(), "\n{line}");
+    )
+    .map_err(|error| Failure::output(&error))
 }
