@@ -243,11 +243,8 @@ fn drafters_that_belong_to_another_target() {
         check(&pair).refused(MODEL_FILES, &["the drafter does not fit the target", key]);
     }
     // The bundled target with a drafter that was trained for another one.
-    let args = [
-        "check",
-        "--speculative-draft-model-path",
-        &Pair::new().drafter(),
-    ];
+    let pair = Pair::new();
+    let args = ["check", "--speculative-draft-model-path", &pair.drafter()];
     spinney(&args).refused(MODEL_FILES, &["the drafter does not fit the target"]);
 }
 

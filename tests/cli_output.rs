@@ -165,11 +165,7 @@ fn text_and_object_agree() {
     let object = spinney(&[&args[..], &["--json"]].concat()).json();
     assert_eq!(object["text"], text.stdout);
     assert!(!text.stdout.is_empty());
-    let summary: Vec<&str> = text
-        .stderr
-        .lines()
-        .filter(|line| !line.is_empty())
-        .collect();
+    let summary: Vec<&str> = text.stderr.lines().collect();
     assert_eq!(summary.len(), 1, "{}", text.stderr);
     assert!(
         summary[0].starts_with("16 tokens (length), prefill "),
