@@ -88,6 +88,11 @@ impl Generation {
         self.stream.reasoning_tokens()
     }
 
+    /// Log-probabilities of prompt tokens that nobody took yet.
+    pub fn take_prompt_logprobs(&mut self) -> Vec<TokenLogprob> {
+        std::mem::take(&mut self.prompt_logprobs)
+    }
+
     /// Takes an update and appends the text that became final to `deltas`.
     pub fn take(&mut self, update: RequestUpdate, deltas: &mut Vec<Delta>) -> Progress {
         self.prompt_logprobs.extend(update.prompt_logprobs);
@@ -118,7 +123,7 @@ impl Generation {
             completion_tokens: self.stream.kept(),
             reasoning_tokens: self.stream.reasoning_tokens(),
             rest,
-            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            prompt_logprobs: self.take_prompt_logprobs(),
             stats: finish.stats,
         })
     }
