@@ -1,6 +1,6 @@
 //! Verifies every tensor of a checkpoint without running it.
 
-use ops::{Cpu, Dtype};
+use ops::Cpu;
 
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::weights::{DrafterWeights, TargetWeights, Uploader};
@@ -27,7 +27,7 @@ pub fn check(
     let backend = Cpu::default();
     let up = Uploader {
         backend: &backend,
-        dtype: Dtype::Bf16,
+        dtype: None,
     };
     let config = ModelConfig::read(target)?;
     let drafter = drafter

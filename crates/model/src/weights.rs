@@ -9,18 +9,28 @@ use crate::{DrafterConfig, LayerKind, ModelConfig, ModelError};
 /// Turns host tensors into device weights of one storage type.
 pub(crate) struct Uploader<'a, B: Backend> {
     pub(crate) backend: &'a B,
-    pub(crate) dtype: Dtype,
+    /// Storage of matrices; `None` = read and drop them, for a check that needs no room.
+    pub(crate) dtype: Option<Dtype>,
 }
 
 impl<B: Backend> Uploader<'_, B> {
     /// Matrices `[out_i, in]` stacked along their outputs.
     fn matrix(&self, parts: &[HostTensor]) -> Result<Tensor<B>, ModelError> {
         let columns = parts[0].dims()[1];
+        let Some(dtype) = self.dtype else {
+            return Ok(Tensor::from_f32(
+                self.backend,
+                Dtype::Bf16,
+                0,
+                columns,
+                &[],
+            )?);
+        };
         let rows = parts.iter().map(|part| part.dims()[0]).sum();
         let values: Vec<f32> = parts.iter().flat_map(flat).collect();
         Ok(Tensor::from_f32(
             self.backend,
-            self.dtype,
+            dtype,
             rows,
             columns,
             &values,

@@ -2,7 +2,7 @@
 
 use ops::{BlockMask, DEPTH_MAX};
 
-use super::fields::{Fields, rope};
+use super::fields::{Fields, HEADS_MAX, ROWS_MAX, WIDTH_MAX, rope};
 use super::{DrafterConfig, ModelConfig};
 use crate::ModelError;
 
@@ -36,18 +36,18 @@ pub(super) fn read(top: &Fields) -> Result<DrafterConfig, ModelError> {
     top.require_string("hidden_act", &["silu"])?;
     top.require_flag("attention_bias", false)?;
     let (rope_theta, _) = rope(top)?;
-    let target_layers = top.positive("num_target_layers")?;
+    let target_layers = top.positive("num_target_layers", HEADS_MAX)?;
     let layers = layers(top, nested.as_ref())?;
     let mask = holder("mask_token_id");
     let Some(mask_token) = mask.size("mask_token_id")? else {
         return Err(mask.error("mask_token_id", "expected a token id, found nothing"));
     };
     let config = DrafterConfig {
-        hidden_size: top.positive("hidden_size")?,
-        intermediate_size: top.positive("intermediate_size")?,
-        attention_heads: top.positive("num_attention_heads")?,
-        kv_heads: top.positive("num_key_value_heads")?,
-        head_dim: top.positive("head_dim")?,
+        hidden_size: top.positive("hidden_size", WIDTH_MAX)?,
+        intermediate_size: top.positive("intermediate_size", WIDTH_MAX)?,
+        attention_heads: top.positive("num_attention_heads", HEADS_MAX)?,
+        kv_heads: top.positive("num_key_value_heads", HEADS_MAX)?,
+        head_dim: top.positive("head_dim", HEADS_MAX)?,
         rope_theta,
         block_size: holder("block_size")
             .size("block_size")?
@@ -63,7 +63,7 @@ pub(super) fn read(top: &Fields) -> Result<DrafterConfig, ModelError> {
         },
         layers,
         target_layers,
-        vocab_size: top.positive("vocab_size")?,
+        vocab_size: top.positive("vocab_size", ROWS_MAX)?,
         norm_eps: top.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
     };
     if !(2..=DEPTH_MAX + 1).contains(&config.block_size) {
@@ -74,7 +74,8 @@ pub(super) fn read(top: &Fields) -> Result<DrafterConfig, ModelError> {
         );
         return Err(top.error("block_size", &reason));
     }
-    if !config.attention_heads.is_multiple_of(config.kv_heads) || config.head_dim % 2 != 0 {
+    if !config.attention_heads.is_multiple_of(config.kv_heads) || !config.head_dim.is_multiple_of(2)
+    {
         return Err(top.error(
             "num_attention_heads",
             "expected a multiple of num_key_value_heads, and an even head_dim",
@@ -95,7 +96,7 @@ fn default_taps(target_layers: usize, count: usize) -> Vec<usize> {
 }
 
 fn layers(top: &Fields, nested: Option<&Fields>) -> Result<Vec<BlockMask>, ModelError> {
-    let count = top.positive("num_hidden_layers")?;
+    let count = top.positive("num_hidden_layers", HEADS_MAX)?;
     let types = match top.strings("layer_types")? {
         Some(types) => types,
         None => vec!["full_attention".to_owned(); count],
@@ -120,7 +121,7 @@ fn layers(top: &Fields, nested: Option<&Fields>) -> Result<Vec<BlockMask>, Model
             "full_attention" if explicit == Some(true) => Ok(BlockMask::Causal),
             "full_attention" => Ok(BlockMask::Full),
             "sliding_attention" => {
-                let window = top.positive("sliding_window")?;
+                let window = top.positive("sliding_window", ROWS_MAX)?;
                 match explicit {
                     Some(false) => Ok(BlockMask::Window(window)),
                     _ => Ok(BlockMask::CausalWindow(window)),

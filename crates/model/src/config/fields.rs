@@ -4,6 +4,14 @@ use serde_json::{Map, Value};
 
 use crate::{CheckpointSource, ModelError};
 
+/// Layers, heads and values per head at most. With the limits below, every product of sizes that
+/// makes a shape, or a line of the memory plan, stays far inside 64 bits.
+pub(super) const HEADS_MAX: usize = 1 << 10;
+/// Width of the residual stream or of an MLP at most.
+pub(super) const WIDTH_MAX: usize = 1 << 18;
+/// Rows of an embedding, or positions, at most.
+pub(super) const ROWS_MAX: usize = 1 << 24;
+
 /// An object of a configuration file.
 pub(super) struct Fields {
     file: String,
@@ -60,12 +68,13 @@ impl Fields {
             .ok_or_else(|| self.wrong(key, "a non-negative integer", value))
     }
 
-    /// A size that must be there and positive.
-    pub(super) fn positive(&self, key: &str) -> Result<usize, ModelError> {
+    /// A size that must be there, from 1 to `most`.
+    pub(super) fn positive(&self, key: &str, most: usize) -> Result<usize, ModelError> {
+        let expected = format!("expected an integer from 1 to {most}");
         match self.size(key)? {
-            Some(0) => Err(self.error(key, "expected a positive integer, found 0")),
-            Some(size) => Ok(size),
-            None => Err(self.error(key, "expected a positive integer, found nothing")),
+            Some(size) if (1..=most).contains(&size) => Ok(size),
+            Some(size) => Err(self.error(key, &format!("{expected}, found {size}"))),
+            None => Err(self.error(key, &format!("{expected}, found nothing"))),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use ops::GdnShape;
 
-use super::fields::{Fields, rope};
+use super::fields::{Fields, HEADS_MAX, ROWS_MAX, WIDTH_MAX, rope};
 use super::{LayerKind, ModelConfig};
 use crate::ModelError;
 
@@ -30,7 +30,7 @@ pub(super) fn read(top: &Fields) -> Result<ModelConfig, ModelError> {
     let text = nested.as_ref().unwrap_or(top);
     reject_variants(text)?;
     let (rope_theta, fraction) = rope(text)?;
-    let head_dim = text.positive("head_dim")?;
+    let head_dim = text.positive("head_dim", HEADS_MAX)?;
     let rotary_dim = (head_dim as f64 * fraction.unwrap_or(1.0)).round() as usize;
     if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
         let reason = format!("gives {rotary_dim} rotated values of {head_dim}: expected an even");
@@ -43,22 +43,22 @@ pub(super) fn read(top: &Fields) -> Result<ModelConfig, ModelError> {
     let config = ModelConfig {
         model_type: model_type.to_owned(),
         architectures,
-        hidden_size: text.positive("hidden_size")?,
-        intermediate_size: text.positive("intermediate_size")?,
+        hidden_size: text.positive("hidden_size", WIDTH_MAX)?,
+        intermediate_size: text.positive("intermediate_size", WIDTH_MAX)?,
         layers: layers(text)?,
-        attention_heads: text.positive("num_attention_heads")?,
-        kv_heads: text.positive("num_key_value_heads")?,
+        attention_heads: text.positive("num_attention_heads", HEADS_MAX)?,
+        kv_heads: text.positive("num_key_value_heads", HEADS_MAX)?,
         head_dim,
         rotary_dim,
         rope_theta,
         gdn: GdnShape {
-            key_heads: text.positive("linear_num_key_heads")?,
-            value_heads: text.positive("linear_num_value_heads")?,
-            key_dim: text.positive("linear_key_head_dim")?,
-            value_dim: text.positive("linear_value_head_dim")?,
+            key_heads: text.positive("linear_num_key_heads", HEADS_MAX)?,
+            value_heads: text.positive("linear_num_value_heads", HEADS_MAX)?,
+            key_dim: text.positive("linear_key_head_dim", HEADS_MAX)?,
+            value_dim: text.positive("linear_value_head_dim", HEADS_MAX)?,
         },
-        vocab_size: text.positive("vocab_size")?,
-        context_max: text.positive("max_position_embeddings")?,
+        vocab_size: text.positive("vocab_size", ROWS_MAX)?,
+        context_max: text.positive("max_position_embeddings", ROWS_MAX)?,
         norm_eps: text.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         tied_head: tied,
     };
@@ -83,7 +83,7 @@ fn reject_variants(text: &Fields) -> Result<(), ModelError> {
 }
 
 fn layers(text: &Fields) -> Result<Vec<LayerKind>, ModelError> {
-    let count = text.positive("num_hidden_layers")?;
+    let count = text.positive("num_hidden_layers", HEADS_MAX)?;
     let Some(types) = text.strings("layer_types")? else {
         let interval = text.size("full_attention_interval")?.unwrap_or(4);
         if interval == 0 {

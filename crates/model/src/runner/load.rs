@@ -35,7 +35,7 @@ impl<B: Backend> Runner<B> {
             .transpose()?;
         let up = Uploader {
             backend: &backend,
-            dtype: config.weight_dtype,
+            dtype: Some(config.weight_dtype),
         };
         let target_weights = TargetWeights::load(&up, &target_config, &mut target_file)?;
         target_file.finish()?;
