@@ -54,7 +54,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = closes.wait_for(|closing| *closing), if guard.is_some() => {
+            () = closing_begins(&mut closes), if guard.is_some() => {
                 guard = None;
                 continue;
             }
@@ -94,7 +94,7 @@ async fn connection(
         Some((mut closes, guard)) => {
             let result = tokio::select! {
                 result = connection.as_mut() => result,
-                _ = closes.wait_for(|closing| *closing) => {
+                () = closing_begins(&mut closes) => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
@@ -106,4 +106,9 @@ async fn connection(
     if let Err(error) = result {
         tracing::debug!(error, "a connection ended early");
     }
+}
+
+/// Also the end of the server itself is the beginning of the end of its connections.
+async fn closing_begins(closes: &mut watch::Receiver<bool>) {
+    let _ = closes.wait_for(|closing| *closing).await;
 }
