@@ -1,8 +1,6 @@
 //! One request on its way through the engine, from its updates to text.
 
-use engine::{
-    Engine, Finish, FinishReason, Request, RequestStats, RequestUpdate, SubmitError, TokenLogprob,
-};
+use engine::{Finish, FinishReason, RequestStats, RequestUpdate, TokenLogprob};
 
 use crate::text_stream::{Delta, Matched, TextStream, TokenLine};
 
@@ -38,9 +36,6 @@ impl Outcome {
 /// Why there is no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
-    /// The engine did not take the request.
-    #[error(transparent)]
-    Refused(#[from] SubmitError),
     /// Aborted on request or because the server ends.
     #[error("the request was aborted")]
     Aborted,
@@ -126,34 +121,5 @@ impl Generation {
             prompt_logprobs: self.take_prompt_logprobs(),
             stats: finish.stats,
         })
-    }
-}
-
-/// Runs one request to its end on an engine that serves nobody else; `each` gets the text as it
-/// grows. Blocks.
-pub fn run_alone(
-    engine: &Engine,
-    request: Request,
-    stream: TextStream,
-    mut each: impl FnMut(Delta),
-) -> Result<Outcome, Interruption> {
-    let id = engine.handle.submit(request)?;
-    let mut generation = Generation::new(stream);
-    let mut deltas = Vec::new();
-    loop {
-        let Ok(output) = engine.outputs.recv() else {
-            let reason = engine.handle.status().error;
-            let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
-            return Err(Interruption::Failed(reason));
-        };
-        for update in output.updates.into_iter().filter(|update| update.id == id) {
-            let progress = generation.take(update, &mut deltas);
-            deltas.drain(..).for_each(&mut each);
-            match progress {
-                Progress::Going => {}
-                Progress::Enough(kept) => engine.handle.finish(id, kept),
-                Progress::Ended(outcome) => return outcome,
-            }
-        }
     }
 }

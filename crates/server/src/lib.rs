@@ -3,14 +3,16 @@
 mod answer;
 mod app;
 mod body;
+pub mod bundled;
 mod chat;
+pub mod cli;
 mod completions;
 mod connections;
 pub mod error;
 mod event_stream;
 mod field_rules;
 pub mod fields;
-pub mod generation;
+mod generation;
 mod health;
 mod ids;
 mod keys;
@@ -31,5 +33,3 @@ mod trace;
 mod updates;
 mod usage;
 pub mod vocabulary;
-
-pub use chat::prompt as chat_prompt;

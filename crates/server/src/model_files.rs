@@ -51,10 +51,7 @@ impl ModelFiles {
         let template = template
             .map(|(source, name)| ChatTemplate::new(&source, &name))
             .transpose()?;
-        let generation = match read(source, "generation_config.json")? {
-            Some(bytes) => GenerationDefaults::parse(&bytes, &config_text)?,
-            None => GenerationDefaults::parse(b"{}", &config_text)?,
-        };
+        let generation = GenerationDefaults::read(source, &config_text)?;
         Ok(ModelFiles {
             vocabulary: Arc::new(vocabulary),
             template,
@@ -65,6 +62,12 @@ impl ModelFiles {
 }
 
 impl GenerationDefaults {
+    /// Reads `generation_config.json`, which a checkpoint may lack; `config` is the model's.
+    pub fn read(source: &CheckpointSource, config: &str) -> Result<Self, ModelError> {
+        let bytes = read(source, "generation_config.json")?;
+        Self::parse(bytes.as_deref().unwrap_or(b"{}"), config)
+    }
+
     /// Ends of turn come from the generation configuration, else from the model's.
     fn parse(generation: &[u8], config: &str) -> Result<Self, ModelError> {
         let file = "generation_config.json";

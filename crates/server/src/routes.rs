@@ -47,11 +47,9 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
     open = both(open, "/health", get(health::health));
     open = both(open, "/ready", get(health::health));
     open = both(open, "/livez", get(health::live));
-    if config.metrics {
-        match config.metrics_require_key {
-            true => guarded = both(guarded, "/metrics", get(metrics)),
-            false => open = both(open, "/metrics", get(metrics)),
-        }
+    match config.metrics_require_key {
+        true => guarded = both(guarded, "/metrics", get(metrics)),
+        false => open = both(open, "/metrics", get(metrics)),
     }
     let cors = cors(&config.allowed_origins)?;
     let router = open

@@ -230,10 +230,6 @@ impl SequenceGroup {
 
     fn interrupt(&mut self, interruption: Interruption) -> ApiError {
         match interruption {
-            Interruption::Refused(error) => {
-                self.close_all(Ending::Error);
-                error.into()
-            }
             Interruption::Aborted => {
                 self.close_all(Ending::Abort);
                 ApiError::draining()

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::{Engine, Phase};
 use tokio::net::TcpListener;
@@ -20,8 +20,6 @@ use crate::updates::Updates;
 
 /// How often slow changes are looked for.
 const POLL: Duration = Duration::from_millis(20);
-/// Distance of progress lines while the model loads.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// What clients get to read the last bytes, and the engine to end.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -34,8 +32,6 @@ pub struct ServeConfig {
     pub port: u16,
     /// Keys of users; none = open.
     pub api_keys: Vec<String>,
-    /// Serve `/metrics`.
-    pub metrics: bool,
     /// `/metrics` asks for a key too.
     pub metrics_require_key: bool,
     /// Names of the model, at least one; the first one is reported.
@@ -138,18 +134,6 @@ pub enum ServeError {
     Stopped(usize),
 }
 
-impl ServeError {
-    /// Exit code of the process.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            ServeError::Bind { .. } | ServeError::Engine(_) => 1,
-            ServeError::Config(_) => 2,
-            ServeError::Load(_) => 3,
-            ServeError::DrainCut(_) | ServeError::Stopped(_) => 5,
-        }
-    }
-}
-
 /// Listens, prints one line to standard output once the engine is ready
 /// (`Serving NAME on http://ADDRESS:PORT`), serves until a signal, then drains.
 pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Result<(), ServeError> {
@@ -203,23 +187,9 @@ fn print_ready(name: &str, address: SocketAddr) {
     let _ = writeln!(out, "Serving {name} on http://{address}").and_then(|()| out.flush());
 }
 
-/// Waits for the engine, which need not ever become ready; tells of the progress.
+/// Waits for the engine, which need not ever become ready.
 async fn until_ready(app: &App) {
-    let mut told = Instant::now();
-    loop {
-        let status = app.engine.status();
-        if status.phase == Phase::Ready {
-            return;
-        }
-        if told.elapsed() >= PROGRESS_INTERVAL {
-            told = Instant::now();
-            tracing::info!(
-                phase = ?status.phase,
-                bytes_done = status.bytes_done,
-                bytes_total = status.bytes_total,
-                "loading"
-            );
-        }
+    while app.engine.status().phase != Phase::Ready {
         tokio::time::sleep(POLL).await;
     }
 }
