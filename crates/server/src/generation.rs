@@ -1,8 +1,6 @@
 //! One request on its way through the engine, from its updates to text.
 
-use engine::{
-    Engine, Finish, FinishReason, Request, RequestStats, RequestUpdate, SubmitError, TokenLogprob,
-};
+use engine::{Finish, FinishReason, RequestStats, RequestUpdate, TokenLogprob};
 
 use crate::text_stream::{Delta, Matched, TextStream, TokenLine};
 
@@ -38,9 +36,6 @@ impl Outcome {
 /// Why there is no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
-    /// The engine did not take the request.
-    #[error(transparent)]
-    Refused(#[from] SubmitError),
     /// Aborted on request or because the server ends.
     #[error("the request was aborted")]
     Aborted,
@@ -88,6 +83,11 @@ impl Generation {
         self.stream.reasoning_tokens()
     }
 
+    /// Log-probabilities of prompt tokens that nobody took yet.
+    pub fn take_prompt_logprobs(&mut self) -> Vec<TokenLogprob> {
+        std::mem::take(&mut self.prompt_logprobs)
+    }
+
     /// Takes an update and appends the text that became final to `deltas`.
     pub fn take(&mut self, update: RequestUpdate, deltas: &mut Vec<Delta>) -> Progress {
         self.prompt_logprobs.extend(update.prompt_logprobs);
@@ -118,37 +118,8 @@ impl Generation {
             completion_tokens: self.stream.kept(),
             reasoning_tokens: self.stream.reasoning_tokens(),
             rest,
-            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            prompt_logprobs: self.take_prompt_logprobs(),
             stats: finish.stats,
         })
-    }
-}
-
-/// Runs one request to its end on an engine that serves nobody else; `each` gets the text as it
-/// grows. Blocks.
-pub fn run_alone(
-    engine: &Engine,
-    request: Request,
-    stream: TextStream,
-    mut each: impl FnMut(Delta),
-) -> Result<Outcome, Interruption> {
-    let id = engine.handle.submit(request)?;
-    let mut generation = Generation::new(stream);
-    let mut deltas = Vec::new();
-    loop {
-        let Ok(output) = engine.outputs.recv() else {
-            let reason = engine.handle.status().error;
-            let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
-            return Err(Interruption::Failed(reason));
-        };
-        for update in output.updates.into_iter().filter(|update| update.id == id) {
-            let progress = generation.take(update, &mut deltas);
-            deltas.drain(..).for_each(&mut each);
-            match progress {
-                Progress::Going => {}
-                Progress::Enough(kept) => engine.handle.finish(id, kept),
-                Progress::Ended(outcome) => return outcome,
-            }
-        }
     }
 }

@@ -1,12 +1,27 @@
 //! The server's life: bind, serve while the model loads, drain, end.
 
-use std::net::IpAddr;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Engine, Phase};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
+use crate::app::App;
+use crate::connections::Connections;
+use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
+use crate::routes::router;
 use crate::sampling::RequestRules;
+use crate::updates::Updates;
+
+/// How often slow changes are looked for.
+const POLL: Duration = Duration::from_millis(20);
+/// What clients get to read the last bytes, and the engine to end.
+const FLUSH: Duration = Duration::from_secs(5);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -119,22 +134,135 @@ pub enum ServeError {
     Stopped(usize),
 }
 
-impl ServeError {
-    /// Exit code of the process.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            ServeError::Bind { .. } | ServeError::Engine(_) => 1,
-            ServeError::Config(_) => 2,
-            ServeError::Load(_) => 3,
-            ServeError::DrainCut(_) | ServeError::Stopped(_) => 5,
+/// Listens, prints one line to standard output once the engine is ready
+/// (`Serving NAME on http://ADDRESS:PORT`), serves until a signal, then drains.
+pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Result<(), ServeError> {
+    let Some(name) = config.served_model_names.first().cloned() else {
+        let reason = "--served-model-name: expected at least one name";
+        return Err(ServeError::Config(reason.to_owned()));
+    };
+    let Engine { handle, outputs } = engine;
+    let metrics = Arc::new(Metrics::new());
+    let system = |reason: std::io::Error| ServeError::Engine(reason.to_string());
+    let (updates, mut ended) = Updates::start(outputs, Arc::clone(&metrics)).map_err(system)?;
+    let mut signals = Signals::new().map_err(system)?;
+    let address = SocketAddr::new(config.host, config.port);
+    let app = Arc::new(App::new(config, files, handle, updates, metrics));
+    let router = router(Arc::clone(&app))?;
+    let bind = |reason| ServeError::Bind {
+        address: address.to_string(),
+        reason,
+    };
+    let listener = TcpListener::bind(address).await.map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    tracing::info!(%address, "listening");
+    let mut connections = Connections::serve(listener, router);
+    let mut loaded = false;
+    tokio::select! {
+        _ = &mut ended => {}
+        () = signals.next() => {
+            return drain(&app, &mut connections, &mut signals, &mut ended).await;
+        }
+        () = async {
+            until_ready(&app).await;
+            loaded = true;
+            print_ready(&name, address);
+            std::future::pending::<()>().await;
+        } => {}
+    }
+    // Streams still have to hear about it.
+    connections.close();
+    connections.closed(FLUSH).await;
+    let reason = app.engine.status().error;
+    let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
+    Err(match loaded {
+        true => ServeError::Engine(reason),
+        false => ServeError::Load(reason),
+    })
+}
+
+fn print_ready(name: &str, address: SocketAddr) {
+    let mut out = std::io::stdout().lock();
+    // Without a reader of standard output the server serves all the same.
+    let _ = writeln!(out, "Serving {name} on http://{address}").and_then(|()| out.flush());
+}
+
+/// Waits for the engine, which need not ever become ready.
+async fn until_ready(app: &App) {
+    while app.engine.status().phase != Phase::Ready {
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 }
 
-/// Listens, prints one line to standard output once the engine is ready
-/// (`Serving NAME on http://ADDRESS:PORT`), serves until a signal, then drains.
-pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Result<(), ServeError> {
-    drop((files, engine));
-    let address = format!("{}:{}", config.host, config.port);
-    Err(ServeError::Config(format!("{address}: no routes yet")))
+/// Lets running and queued requests end, up to a limit; a second signal ends the wait.
+async fn drain(
+    app: &App,
+    connections: &mut Connections,
+    signals: &mut Signals,
+    ended: &mut oneshot::Receiver<()>,
+) -> Result<(), ServeError> {
+    let config = &app.config;
+    tracing::info!(requests = app.in_flight(), "draining");
+    let waiting = async {
+        tokio::time::sleep(config.drain_delay).await;
+        app.drain();
+        connections.close();
+        tokio::time::timeout(config.drain_timeout, until_idle(app))
+            .await
+            .is_ok()
+    };
+    let (idle, stopped) = tokio::select! {
+        idle = waiting => (idle, false),
+        () = signals.next() => (false, true),
+    };
+    app.drain();
+    connections.close();
+    let cut = match idle {
+        true => 0,
+        false => app.in_flight(),
+    };
+    match cut {
+        0 => app.engine.drain(),
+        _ => app.engine.shutdown(),
+    }
+    connections.closed(FLUSH).await;
+    // A receiver that heard of the end before must not be asked again.
+    if app.engine.status().phase != Phase::Failed {
+        let _ = tokio::time::timeout(FLUSH, ended).await;
+    }
+    let status = app.engine.status();
+    match (status.error, cut) {
+        (Some(reason), _) => Err(ServeError::Engine(reason)),
+        (None, 0) => Ok(()),
+        (None, cut) if stopped => Err(ServeError::Stopped(cut)),
+        (None, cut) => Err(ServeError::DrainCut(cut)),
+    }
+}
+
+async fn until_idle(app: &App) {
+    while app.in_flight() > 0 {
+        tokio::time::sleep(POLL).await;
+    }
 }
