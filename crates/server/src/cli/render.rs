@@ -7,28 +7,24 @@ use serde_json::{Map, Value};
 use super::args::RenderArgs;
 use super::exit::{Exit, Failure};
 use super::{checkpoints, logging, print};
+use crate::chat;
 use crate::fields::Fields;
-use crate::messages;
 use crate::model_files::ModelFiles;
-use crate::template::Conversation;
-
-/// Tool definitions of one request at most.
-const TOOLS_MAX: usize = 1_024;
+use crate::sampling::RequestRules;
 
 /// Renders and prints.
 pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let target = checkpoints::target(args.model_path.as_deref())?;
     let files = ModelFiles::read(&target, args.template.chat_template.as_deref())?;
-    let Some(template) = &files.template else {
+    if files.template.is_none() {
         let message = "the model has no chat template; give --chat-template FILE";
         return Err(Failure::new(Exit::ModelFiles, message));
-    };
+    }
     let body = read(args)?;
-    let conversation = conversation(&body).map_err(|error| Failure::usage(error.message))?;
-    let text = template
-        .render(&conversation)
-        .map_err(|refusal| Failure::usage(format!("the chat template refuses: {refusal}")))?;
+    // The server's own way from a body to a prompt, with its default rules.
+    let text = chat::prompt(&Fields::root(&body), &files, &RequestRules::default())
+        .map_err(|error| Failure::usage(error.message))?;
     if !args.ids {
         print(&text)?;
         return Ok(Exit::Clean);
@@ -51,21 +47,5 @@ fn read(args: &RenderArgs) -> Result<Map<String, Value>, Failure> {
         Failure::usage(format!(
             "{shown}: expected a chat request as JSON object: {error}"
         ))
-    })
-}
-
-fn conversation(body: &Map<String, Value>) -> Result<Conversation, crate::error::ApiError> {
-    let fields = Fields::root(body);
-    let continue_final = fields.boolean("continue_final_message")?.unwrap_or(false);
-    let variables = fields.object("chat_template_kwargs")?;
-    Ok(Conversation {
-        messages: messages::normalise(&fields, false)?,
-        tools: fields
-            .array("tools", TOOLS_MAX)?
-            .unwrap_or_default()
-            .to_vec(),
-        variables: variables.map_or_else(Map::new, |variables| variables.entries().clone()),
-        continue_final,
-        generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
     })
 }
