@@ -15,17 +15,20 @@ TOP = 8
 
 
 def best_first(log_probs, budget):
-    """The `budget` most likely rank tuples under independent depths. log_probs[d][r], best rank first."""
-    heap, nodes = [(-log_probs[0][0], (0,))], set()
+    """The `budget` most likely rank tuples under independent depths. log_probs[d][r], best rank first.
+
+    Equal scores: the smaller tuple first, a prefix before its extensions. An entry carries its parent's score,
+    so that score = parent + log-probability never rises along a path, rounding included.
+    """
+    heap, nodes = [(-log_probs[0][0], (0,), 0.0)], set()
     while heap and len(nodes) < budget:
-        cost, ranks = heapq.heappop(heap)
+        cost, ranks, parent = heapq.heappop(heap)
         nodes.add(ranks)
-        depth, last = len(ranks), ranks[-1]
-        if last + 1 < len(log_probs[0]):
-            sibling = cost + log_probs[depth - 1][last] - log_probs[depth - 1][last + 1]
-            heapq.heappush(heap, (sibling, ranks[:-1] + (last + 1,)))
-        if depth < len(log_probs):
-            heapq.heappush(heap, (cost - log_probs[depth][0], ranks + (0,)))
+        row, last = log_probs[len(ranks) - 1], ranks[-1]
+        if last + 1 < len(row):
+            heapq.heappush(heap, (parent - row[last + 1], ranks[:-1] + (last + 1,), parent))
+        if len(ranks) < len(log_probs):
+            heapq.heappush(heap, (cost - log_probs[len(ranks)][0], ranks + (0,), cost))
     return nodes
 
 

@@ -8,7 +8,7 @@
 
 use model::{Prediction, Shape};
 
-use crate::shape::predicted;
+use crate::shape::{STEP_ROWS_MAX, predicted};
 use crate::timing_table::TimingTable;
 
 /// What `auto` chooses from.
@@ -202,26 +202,33 @@ impl Auto {
     }
 
     fn evaluate(&mut self, drafting: &[&PhiAverage], plain: usize) {
-        let best = self.best(0..self.table.shapes.len(), drafting, plain);
-        if best != 0 {
-            self.plain_best_since = None;
-            let now = self.rate(self.current, drafting, plain);
-            if self.rate(best, drafting, plain) > now * HYSTERESIS {
-                self.current = best;
+        let shapes = self.table.shapes.len();
+        let mut best = self.best(0..shapes, drafting, plain);
+        if best == 0 {
+            let since = *self.plain_best_since.get_or_insert(self.step);
+            if self.current == 0 || self.step - since >= FALL_BACK_STEPS {
+                self.current = 0;
+                return;
             }
-            return;
+            // Plain has to prove itself; until it has, the best of the others.
+            best = self.best(1..shapes, drafting, plain);
+        } else {
+            self.plain_best_since = None;
         }
-        let since = *self.plain_best_since.get_or_insert(self.step);
-        if self.step - since >= FALL_BACK_STEPS {
-            self.current = 0;
+        let now = self.rate(self.current, drafting, plain);
+        if self.rate(best, drafting, plain) > now * HYSTERESIS {
+            self.current = best;
         }
     }
 
-    /// The index of the shape to try once, if a mode was idle for long.
+    /// The index of the shape to try once, if a mode was idle for long, or if plain rules a batch
+    /// of which half was never drafted for: the next request need not be like the last.
     fn probe(&mut self, drafting: &[&PhiAverage], plain: usize) -> Option<usize> {
         let idle = |used: u64| self.step >= used + PROBE_STEPS;
+        let unknown = drafting.iter().filter(|phi| phi.seen.is_none()).count();
+        let news = 2 * unknown >= drafting.len();
         let wanted = match mode(self.table.shapes[self.current].shape) {
-            Mode::Plain if idle(self.chain_used.max(self.tree_used)) => None,
+            Mode::Plain if news || idle(self.chain_used.max(self.tree_used)) => None,
             Mode::Chain if idle(self.tree_used) => Some(Mode::Tree),
             Mode::Tree if idle(self.chain_used) => Some(Mode::Chain),
             _ => return None,
@@ -247,9 +254,13 @@ impl Auto {
         best.expect("there is a shape to choose").0
     }
 
-    /// Expected tokens per millisecond.
+    /// Expected tokens per millisecond; 0 for a shape that a step cannot hold for all: it would
+    /// be lowered to a smaller one, which is rated itself.
     fn rate(&self, index: usize, drafting: &[&PhiAverage], plain: usize) -> f64 {
         let shape = self.table.shapes[index].shape;
+        if shape != Shape::Plain && shape.rows() * drafting.len() + plain > STEP_ROWS_MAX {
+            return 0.0;
+        }
         let kappa = match mode(shape) {
             Mode::Plain => 0.0,
             Mode::Chain => self.chain.value(),

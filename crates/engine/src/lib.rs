@@ -28,7 +28,8 @@ pub use load::{
     Status, check,
 };
 pub use model::{
-    CheckpointSource, Dtype, MemoryPlan, ModelError, SamplingParams, StepTiming, TokenLogprob,
+    CheckReport, CheckpointSource, Dtype, MemoryPlan, ModelError, SamplingParams, StepTiming,
+    TokenLogprob,
 };
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, TokenUpdate,

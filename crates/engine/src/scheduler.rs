@@ -94,8 +94,9 @@ impl Scheduler {
         }
         let prompt = head.request.prompt.len();
         let tokens_max = head.request.max_tokens.min(self.limits.context - prompt);
-        // The last verify pass may write `tree_rows - 1` rows behind the last token.
-        let longest = prompt + tokens_max + self.limits.tree_rows - 1;
+        // The last verify pass may write `tree_rows - 1` rows behind the last token. A prompt that
+        // is only scored owns the place of one token all the same: a slot always has an output.
+        let longest = prompt + tokens_max.max(1) + self.limits.tree_rows - 1;
         let pages = self.kv.reserve(longest.min(self.limits.context))?;
         let slot = self.slots.reserve().expect("a slot is free");
         let Waiting {
@@ -233,6 +234,15 @@ mod tests {
         assert_eq!(admit_all(&mut scheduler), [1, 2]);
         assert_eq!(scheduler.running[0].tokens_max, 12);
         assert_eq!(scheduler.running[0].pages.pages().len(), 8);
+    }
+
+    #[test]
+    fn a_prompt_that_is_only_scored_has_room_for_one_token() {
+        let mut scheduler = scheduler(64, 1);
+        scheduler.limits.tree_rows = 1;
+        submit(&mut scheduler, 1, 64, 0);
+        let sequence = scheduler.admit().expect("everything is free");
+        assert_eq!((sequence.tokens_max, sequence.pages.tokens()), (0, 128));
     }
 
     #[test]

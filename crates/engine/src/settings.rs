@@ -1,6 +1,6 @@
 //! Turns options and configurations into the sizes of a runner and facts for people.
 
-use model::{DrafterConfig, Dtype, MemoryPlan, ModelConfig, RunnerConfig, Shape};
+use model::{DrafterConfig, Dtype, MemoryPlan, ModelConfig, ModelError, RunnerConfig, Shape};
 use ops::{DEPTH_MAX, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
 
 use crate::auto::CANDIDATES;
@@ -135,11 +135,15 @@ fn check_limits(
         ));
     }
     if !(1..=target.vocab_size).contains(&spec.vocab_used) {
-        return error(format!(
-            "the tokenizer has {} tokens, the model's head {} rows; give the tokenizer that \
-             belongs to the model",
-            spec.vocab_used, target.vocab_size
-        ));
+        // A fault of the files, not of an option.
+        return Err(EngineError::Model(ModelError::File {
+            file: spec.target.display("tokenizer.json"),
+            reason: format!(
+                "it has {} tokens, the model's head {} rows; give the tokenizer that belongs to \
+                 the model",
+                spec.vocab_used, target.vocab_size
+            ),
+        }));
     }
     Ok(())
 }

@@ -48,8 +48,12 @@ pub struct ShapeStats {
     pub shape: String,
     /// Sequences times steps.
     pub steps: u64,
+    /// Verified nodes without roots.
+    pub drafted: u64,
     /// Accepted nodes.
     pub accepted: u64,
+    /// `[k]` = sequences times steps with exactly k accepted nodes; 16 entries.
+    pub acceptance_histogram: Vec<u64>,
     /// Predicted accepted nodes.
     pub predicted: f64,
 }
@@ -136,16 +140,18 @@ impl Counters {
         let name = crate::shape::name(shape);
         let found = stats.shapes.iter().position(|entry| entry.shape == name);
         let index = found.unwrap_or_else(|| {
-            let shape = name;
             stats.shapes.push(ShapeStats {
-                shape,
+                shape: name,
+                acceptance_histogram: vec![0; DEPTH_MAX + 1],
                 ..ShapeStats::default()
             });
             stats.shapes.len() - 1
         });
         let entry = &mut stats.shapes[index];
         entry.steps += 1;
+        entry.drafted += step.drafted as u64;
         entry.accepted += step.accepted as u64;
+        entry.acceptance_histogram[step.accepted] += 1;
         if let Some(prediction) = &step.prediction {
             entry.predicted += crate::shape::predicted(shape, prediction);
         }
@@ -204,7 +210,16 @@ mod tests {
             (stats.drafts, stats.draft_tokens, stats.accepted_tokens),
             (3, 30, 17)
         );
-        let shapes: Vec<_> = stats.shapes.iter().map(|s| (&*s.shape, s.steps)).collect();
-        assert_eq!(shapes, [("tree-15", 2), ("plain", 1)]);
+        let [tree, plain] = &stats.shapes[..] else {
+            panic!("two shapes were used: {:?}", stats.shapes)
+        };
+        let counts = |shape: &ShapeStats| (shape.steps, shape.drafted, shape.accepted);
+        assert_eq!((&*tree.shape, counts(tree)), ("tree-15", (2, 30, 17)));
+        assert_eq!((&*plain.shape, counts(plain)), ("plain", (1, 0, 0)));
+        let mut histogram = vec![0; 16];
+        histogram[2] = 1;
+        histogram[15] = 1;
+        assert_eq!(tree.acceptance_histogram, histogram);
+        assert_eq!(plain.acceptance_histogram[0], 1);
     }
 }

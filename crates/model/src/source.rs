@@ -58,9 +58,12 @@ impl CheckpointSource {
     /// A large file, mapped where it lies on disk.
     pub(crate) fn bytes(&self, file: &str) -> Result<FileBytes, ModelError> {
         match self {
-            CheckpointSource::Folder(folder) => {
-                Ok(FileBytes::Mapped(MappedFile::open(&folder.join(file))?))
-            }
+            CheckpointSource::Folder(folder) => MappedFile::open(&folder.join(file))
+                .map(FileBytes::Mapped)
+                .map_err(|cause| ModelError::File {
+                    file: self.display(file),
+                    reason: cause.to_string(),
+                }),
             CheckpointSource::Memory { .. } => Ok(FileBytes::Static(self.memory(file)?)),
         }
     }

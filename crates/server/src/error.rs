@@ -1,7 +1,7 @@
 //! The error object of the OpenAI-style paths, and the one place that maps errors onto it.
 
 use axum::Json;
-use axum::http::header::{ALLOW, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::SubmitError;
@@ -179,10 +179,6 @@ impl IntoResponse for ApiError {
         }
         if self.code == Some("server_draining") {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        // A placeholder that the router's own list of methods replaces.
-        if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            headers.remove(ALLOW);
         }
         response.extensions_mut().insert(ErrorCode(self.code));
         response

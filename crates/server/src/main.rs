@@ -1,2 +1,7 @@
 //! The `spinney` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    server::cli::run(std::env::args_os())
+}

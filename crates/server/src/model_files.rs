@@ -1,6 +1,7 @@
 //! The text side of a checkpoint: tokenizer, chat template, generation defaults.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use engine::{CheckpointSource, ModelError};
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use crate::vocabulary::Vocabulary;
 #[derive(Debug)]
 pub struct ModelFiles {
     /// The tokenizer.
-    pub vocabulary: Vocabulary,
+    pub vocabulary: Arc<Vocabulary>,
     /// The chat template; a model without one serves completions only.
     pub template: Option<ChatTemplate>,
     /// `generation_config.json`.
@@ -50,12 +51,9 @@ impl ModelFiles {
         let template = template
             .map(|(source, name)| ChatTemplate::new(&source, &name))
             .transpose()?;
-        let generation = match read(source, "generation_config.json")? {
-            Some(bytes) => GenerationDefaults::parse(&bytes, &config_text)?,
-            None => GenerationDefaults::parse(b"{}", &config_text)?,
-        };
+        let generation = GenerationDefaults::read(source, &config_text)?;
         Ok(ModelFiles {
-            vocabulary,
+            vocabulary: Arc::new(vocabulary),
             template,
             generation,
             config_text,
@@ -64,6 +62,12 @@ impl ModelFiles {
 }
 
 impl GenerationDefaults {
+    /// Reads `generation_config.json`, which a checkpoint may lack; `config` is the model's.
+    pub fn read(source: &CheckpointSource, config: &str) -> Result<Self, ModelError> {
+        let bytes = read(source, "generation_config.json")?;
+        Self::parse(bytes.as_deref().unwrap_or(b"{}"), config)
+    }
+
     /// Ends of turn come from the generation configuration, else from the model's.
     fn parse(generation: &[u8], config: &str) -> Result<Self, ModelError> {
         let file = "generation_config.json";

@@ -54,6 +54,8 @@ pub struct TextOptions {
     pub stop_ids: Vec<u32>,
     /// Whether tokens flagged special have no text.
     pub skip_special: bool,
+    /// Stop strings that end before this many tokens are plain text.
+    pub min_tokens: usize,
 }
 
 /// A token and its log-probability.
@@ -297,10 +299,13 @@ impl TextStream {
     }
 
     fn answer(&mut self, deltas: &mut Vec<Delta>, last: bool) -> Option<String> {
-        // The earliest start wins, then the longest string.
-        let found = self
-            .options
-            .stops
+        // The earliest start wins, then the longest string. A stop string that was complete before
+        // the minimum was reached has been delivered by then.
+        let stops = match self.kept < self.options.min_tokens {
+            true => &[][..],
+            false => &self.options.stops,
+        };
+        let found = stops
             .iter()
             .filter_map(|stop| Some((position(&self.raw, stop.as_bytes())?, stop)))
             .min_by_key(|(start, stop)| (*start, usize::MAX - stop.len()));

@@ -115,12 +115,21 @@ impl Harness {
         let shapes = Arc::clone(&runner.shapes);
         let engine = Engine::spawn(settings, info, move |_| Ok(runner)).unwrap();
         Harness {
-            engine,
             gate,
             shapes,
+            ..Harness::around(engine)
+        }
+    }
+
+    /// Books what any engine sends; the gate and the shapes are those of no stub.
+    pub(crate) fn around(engine: Engine) -> Self {
+        Harness {
+            context: engine.handle.info().context_length,
+            engine,
+            gate: Gate::default(),
+            shapes: Arc::default(),
             requests: BTreeMap::new(),
             news: BTreeMap::new(),
-            context: setup.context,
         }
     }
 
@@ -206,20 +215,23 @@ impl Harness {
             .map_or_else(Vec::new, |news| news.tokens.iter().map(id_of).collect())
     }
 
-    /// Drains, books the rest and checks everything that must hold for any schedule.
+    /// Drains, books the rest and checks everything that must hold for any schedule of the stub.
     pub(crate) fn close(mut self) {
+        self.drain();
+        self.check_all();
+    }
+
+    /// Drains, books the rest and checks what must hold for any model.
+    pub(crate) fn drain(&mut self) {
         self.handle().drain();
         while self.receive() {}
         let status = self.handle().status();
         assert_eq!((status.phase, status.error), (Phase::Stopped, None));
-        self.check_all();
+        self.check_counters();
     }
 
-    /// Every request ended once; what was sent is what the model alone would have said.
+    /// Every request ended once; what was sent is what the stub alone would have said.
     pub(crate) fn check_all(&self) {
-        let ids: Vec<RequestId> = self.requests.keys().copied().collect();
-        assert_eq!(ids, self.news.keys().copied().collect::<Vec<_>>());
-        let mut kept = 0;
         for (id, request) in &self.requests {
             let news = &self.news[id];
             let finish = news.finish.as_ref().expect("a terminal update");
@@ -235,6 +247,17 @@ impl Harness {
                 FinishReason::Finished => assert!(finish.completion_tokens <= tokens.len()),
                 _ => assert_eq!(finish.completion_tokens, tokens.len()),
             }
+        }
+        self.check_counters();
+    }
+
+    /// Every request ended once, nothing is owned, and the counters agree with each other.
+    fn check_counters(&self) {
+        let ids: Vec<RequestId> = self.requests.keys().copied().collect();
+        assert_eq!(ids, self.news.keys().copied().collect::<Vec<_>>());
+        let mut kept = 0;
+        for news in self.news.values() {
+            let finish = news.finish.as_ref().expect("a terminal update");
             check_stats(finish);
             kept += finish.completion_tokens as u64;
         }
@@ -252,6 +275,14 @@ impl Harness {
         assert_eq!((by_shape, accepted), (stats.drafts, stats.accepted_tokens));
         let positions: u64 = stats.accepted_per_position.iter().sum();
         assert_eq!(positions, stats.accepted_tokens);
+        let drafted: u64 = stats.shapes.iter().map(|shape| shape.drafted).sum();
+        assert_eq!(drafted, stats.draft_tokens);
+        for shape in &stats.shapes {
+            let histogram = &shape.acceptance_histogram;
+            assert_eq!(histogram.iter().sum::<u64>(), shape.steps);
+            let accepted: u64 = (0..).zip(histogram).map(|(k, n)| k * n).sum();
+            assert_eq!(accepted, shape.accepted);
+        }
     }
 }
 

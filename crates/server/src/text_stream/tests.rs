@@ -11,6 +11,7 @@ fn options(split: Split) -> TextOptions {
         end_ids: vec![crate::testing::END_OF_TURN],
         stop_ids: Vec::new(),
         skip_special: true,
+        min_tokens: 0,
     }
 }
 

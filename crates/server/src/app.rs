@@ -1,0 +1,231 @@
+//! What all handlers share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use engine::{EngineHandle, Phase, SubmitError};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+
+use crate::error::{ApiError, shorten};
+use crate::fields::Fields;
+use crate::ids;
+use crate::metrics::Metrics;
+use crate::model_files::ModelFiles;
+use crate::serve::ServeConfig;
+use crate::updates::Updates;
+
+/// A server's state.
+#[derive(Debug)]
+pub(crate) struct App {
+    /// Options.
+    pub(crate) config: ServeConfig,
+    /// Tokenizer, template, defaults.
+    pub(crate) files: ModelFiles,
+    /// The engine.
+    pub(crate) engine: EngineHandle,
+    /// Its news.
+    pub(crate) updates: Arc<Updates>,
+    /// Counters.
+    pub(crate) metrics: Arc<Metrics>,
+    /// When the process started, in Unix seconds.
+    pub(crate) created: u64,
+    /// `system_fingerprint`.
+    pub(crate) fingerprint: String,
+    started: Instant,
+    draining: AtomicBool,
+    in_flight: Arc<AtomicUsize>,
+    /// Requests that may be parsed, rendered and tokenised at the same time.
+    parsing: Semaphore,
+}
+
+/// A generation request that the drain waits for.
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<AtomicUsize>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl App {
+    /// A server that takes requests.
+    pub(crate) fn new(
+        config: ServeConfig,
+        files: ModelFiles,
+        engine: EngineHandle,
+        updates: Arc<Updates>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let fingerprint = fingerprint(
+            &config.model_path,
+            &files.config_text,
+            &engine.info().device,
+        );
+        App {
+            config,
+            files,
+            engine,
+            updates,
+            metrics,
+            created: ids::unix_seconds(),
+            fingerprint,
+            started: Instant::now(),
+            draining: AtomicBool::new(false),
+            in_flight: Arc::new(AtomicUsize::new(0)),
+            parsing: Semaphore::new(cores),
+        }
+    }
+
+    /// Since start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Takes no more generation requests.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether it takes none.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Generation requests that were let in and are not answered in full.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Lets a generation request in.
+    pub(crate) fn admit(&self) -> Result<InFlight, ApiError> {
+        // Counted first: a drain that begins now waits for it or it sees the drain.
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        let guard = InFlight(Arc::clone(&self.in_flight));
+        match self.not_ready() {
+            Some(error) => Err(error),
+            None => Ok(guard),
+        }
+    }
+
+    /// Why no request can be taken now.
+    pub(crate) fn not_ready(&self) -> Option<ApiError> {
+        if self.is_draining() {
+            return Some(ApiError::draining());
+        }
+        match self.engine.status().phase {
+            Phase::Ready => None,
+            Phase::Init | Phase::Weights | Phase::Warmup => Some(ApiError::unavailable(
+                "model_loading",
+                "The model is loading.",
+                5_000,
+            )),
+            Phase::Draining => Some(ApiError::draining()),
+            Phase::Failed | Phase::Stopped => Some(ApiError::unavailable(
+                "engine_unavailable",
+                "The engine has stopped.",
+                5_000,
+            )),
+        }
+    }
+
+    /// Work for a processor core, away from the threads that serve connections.
+    pub(crate) async fn compute<T: Send + 'static>(
+        self: &Arc<Self>,
+        request_id: &str,
+        work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let failed =
+            |error: &dyn std::fmt::Display| ApiError::internal(request_id, &error.to_string());
+        let permit = self
+            .parsing
+            .acquire()
+            .await
+            .map_err(|error| failed(&error))?;
+        let app = Arc::clone(self);
+        let result = tokio::task::spawn_blocking(move || work(&app)).await;
+        drop(permit);
+        result.unwrap_or_else(|error| Err(failed(&error)))
+    }
+
+    /// The name to answer with; refuses models that are not served.
+    pub(crate) fn model(&self, fields: &Fields) -> Result<String, ApiError> {
+        let names = &self.config.served_model_names;
+        let first = names.first().cloned().unwrap_or_default();
+        fields.required("model")?;
+        let asked = fields.string("model")?.unwrap_or_default();
+        if names.iter().any(|name| name == asked) {
+            return Ok(asked.to_owned());
+        }
+        if asked.is_empty() || asked == "default" || self.config.any_model_name {
+            return Ok(first);
+        }
+        Err(unknown_model(asked))
+    }
+
+    /// Ids of a prompt.
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, ApiError> {
+        self.files.vocabulary.encode(text).map_err(|reason| {
+            let message = format!("The prompt cannot be tokenised: {}.", shorten(&reason));
+            ApiError::invalid("invalid_value", "prompt", message)
+        })
+    }
+
+    /// Refuses more choices than sequences can ever run.
+    pub(crate) fn check_choices(&self, choices: usize) -> Result<(), ApiError> {
+        let slots = self.engine.stats().slots_total;
+        if choices <= slots {
+            return Ok(());
+        }
+        let message = format!("Invalid 'n': this server runs at most {slots} sequences at once.");
+        Err(ApiError::invalid("integer_above_max_value", "n", message))
+    }
+
+    /// The client's form of an engine's refusal.
+    pub(crate) fn refusal(&self, error: SubmitError) -> ApiError {
+        let full = matches!(error, SubmitError::QueueFull { .. });
+        let mut error = match (error, self.not_ready()) {
+            (SubmitError::Unavailable(_), Some(reason)) => reason,
+            (error, _) => error.into(),
+        };
+        if full {
+            let status = self.config.limits.queue_full_status;
+            error.status = StatusCode::from_u16(status).unwrap_or(error.status);
+            error.retry_ms = Some(self.wait_ms());
+        }
+        error
+    }
+
+    /// A guess of how long the queue takes: a second for every eight waiting requests.
+    fn wait_ms(&self) -> u64 {
+        let waiting = self.engine.stats().waiting as u64;
+        (waiting * 125).clamp(1_000, 60_000)
+    }
+}
+
+/// 404 about a model.
+pub(crate) fn unknown_model(name: &str) -> ApiError {
+    let message = format!("The model '{}' does not exist.", shorten(name));
+    ApiError {
+        param: Some("model".to_owned()),
+        ..ApiError::request(StatusCode::NOT_FOUND, "model_not_found", message)
+    }
+}
+
+fn fingerprint(model_path: &str, config: &str, device: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [model_path, config, device, env!("CARGO_PKG_VERSION")] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let digest = hash.finalize();
+    let digits: String = digest[..5]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("fp_{digits}")
+}

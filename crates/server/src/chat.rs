@@ -1,0 +1,55 @@
+//! `POST /v1/chat/completions`.
+
+mod request;
+mod response;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+
+use crate::answer;
+use crate::app::App;
+use crate::body;
+use crate::error::ApiError;
+use crate::event_stream;
+use crate::sequence_group::SequenceGroup;
+use crate::trace::RequestId;
+
+pub use request::prompt;
+
+use request::ChatRequest;
+use response::{ChatStream, whole};
+
+/// Answers a conversation.
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Extension(RequestId(request_id)): Extension<RequestId>,
+    headers: HeaderMap,
+    body: axum::body::Body,
+) -> Result<Response, ApiError> {
+    let in_flight = app.admit()?;
+    let limits = &app.config.limits;
+    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
+    let request = app
+        .compute(&request_id, move |app| {
+            ChatRequest::read(app, &body::object(&bytes)?)
+        })
+        .await?;
+    let ChatRequest {
+        planned,
+        choices,
+        streaming,
+        style,
+    } = request;
+    let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
+    if streaming.on {
+        let format = ChatStream::new(Arc::clone(&app), style, streaming, choices);
+        return event_stream::respond(&app, in_flight, group, format).await;
+    }
+    let answers = answer::collect(&app, &mut group).await?;
+    Ok(Json(whole(&app, &style, answers, &group)).into_response())
+}

@@ -1,0 +1,114 @@
+//! Accepts connections and serves HTTP/1.1 and HTTP/2 without TLS on each.
+
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+/// Longer than proxies keep idle connections, so that they close first.
+const IDLE: Duration = Duration::from_secs(90);
+/// Pause after a failed accept: usually the process is out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The connections of a server.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    closing: watch::Sender<bool>,
+    open: mpsc::Receiver<()>,
+}
+
+impl Connections {
+    /// Accepts until the runtime ends.
+    pub(crate) fn serve(listener: TcpListener, router: Router) -> Self {
+        let (closing, closes) = watch::channel(false);
+        let (guard, open) = mpsc::channel(1);
+        tokio::spawn(accept(listener, router, closes, guard));
+        Connections { closing, open }
+    }
+
+    /// Closes idle connections now and busy ones after their response. New ones are still served,
+    /// so that they hear why they cannot be.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Waits until those connections are gone, up to a limit.
+    pub(crate) async fn closed(&mut self, limit: Duration) {
+        let _ = timeout(limit, self.open.recv()).await;
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    router: Router,
+    mut closes: watch::Receiver<bool>,
+    guard: mpsc::Sender<()>,
+) {
+    // Dropped when closing begins: later connections are not waited for.
+    let mut guard = Some(guard);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = closing_begins(&mut closes), if guard.is_some() => {
+                guard = None;
+                continue;
+            }
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let guard = guard.as_ref().map(|guard| (closes.clone(), guard.clone()));
+                tokio::spawn(connection(stream, router.clone(), guard));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    router: Router,
+    guard: Option<(watch::Receiver<bool>, mpsc::Sender<()>)>,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE);
+    builder.http2().timer(TokioTimer::new());
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let result = match guard {
+        None => connection.await,
+        Some((mut closes, guard)) => {
+            let result = tokio::select! {
+                result = connection.as_mut() => result,
+                () = closing_begins(&mut closes) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            drop(guard);
+            result
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(error, "a connection ended early");
+    }
+}
+
+/// Also the end of the server itself is the beginning of the end of its connections.
+async fn closing_begins(closes: &mut watch::Receiver<bool>) {
+    let _ = closes.wait_for(|closing| *closing).await;
+}

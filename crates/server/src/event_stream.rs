@@ -1,0 +1,183 @@
+//! Server-sent events: order, keep-alive, slow and vanished readers.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use serde_json::Value;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::app::{App, InFlight};
+use crate::error::ApiError;
+use crate::metrics::Ending;
+use crate::sequence_group::{News, SequenceGroup};
+
+/// Writes that may wait for a client to read them.
+const PENDING_MAX: usize = 1_024;
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// Turns news into the chunks of one API.
+pub(crate) trait StreamFormat: Send + 'static {
+    /// Appends what `news` means; `group` is the state after it.
+    fn news(&mut self, news: News, group: &SequenceGroup, chunks: &mut Vec<Value>);
+
+    /// Appends what follows the last choice's end.
+    fn end(&mut self, group: &SequenceGroup, chunks: &mut Vec<Value>);
+}
+
+/// Waits for the engine's first word or the first keep-alive, whichever comes first, so that quick
+/// failures have a status of their own; then streams.
+pub(crate) async fn respond(
+    app: &Arc<App>,
+    in_flight: InFlight,
+    mut group: SequenceGroup,
+    format: impl StreamFormat,
+) -> Result<Response, ApiError> {
+    let limits = &app.config.limits;
+    let patience = match limits.keep_alive_interval {
+        Duration::ZERO => Duration::MAX,
+        interval => interval,
+    };
+    let first = match limits.request_timeout {
+        // Nothing was sent yet, so the limit on the first output can still be kept.
+        limit if !limit.is_zero() && limit <= patience => {
+            match timeout(limit, group.next()).await {
+                Ok(news) => Some(news),
+                Err(_) => return Err(too_slow(&mut group)),
+            }
+        }
+        _ => timeout(patience, group.next()).await.ok(),
+    };
+    let first = match first {
+        Some(Some(Err(error))) => return Err(error),
+        Some(Some(Ok(news))) => Some(news),
+        Some(None) | None => None,
+    };
+    let (sender, receiver) = channel(PENDING_MAX);
+    let writer = Writer {
+        sender,
+        slow: limits.slow_client_timeout,
+        keep_alive: patience,
+        silent: first.is_none(),
+    };
+    tokio::spawn(async move {
+        writer.run(group, format, first).await;
+        drop(in_flight);
+    });
+    let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    headers.insert(CONTENT_TYPE, kind);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
+    Ok(response)
+}
+
+/// 504; the work is given up.
+pub(crate) fn too_slow(group: &mut SequenceGroup) -> ApiError {
+    group.give_up(Ending::Abort);
+    ApiError {
+        kind: crate::error::ErrorType::Server,
+        ..ApiError::request(
+            StatusCode::GATEWAY_TIMEOUT,
+            "request_timeout",
+            "The request took longer than this server allows.",
+        )
+    }
+}
+
+struct Writer {
+    sender: Sender<Bytes>,
+    slow: Duration,
+    keep_alive: Duration,
+    /// The headers went out because nothing happened for long; say so at once.
+    silent: bool,
+}
+
+impl Writer {
+    /// Writes until the end; returning early drops the group, which ends its work.
+    async fn run(
+        self,
+        mut group: SequenceGroup,
+        mut format: impl StreamFormat,
+        mut first: Option<News>,
+    ) {
+        if self.silent && !self.write(Bytes::from_static(KEEP_ALIVE)).await {
+            return;
+        }
+        let mut chunks = Vec::new();
+        loop {
+            let news = match first.take() {
+                Some(news) => Some(Ok(news)),
+                None => match self.wait(&mut group).await {
+                    Some(news) => news,
+                    None => return,
+                },
+            };
+            let last = match news {
+                Some(Ok(news)) => {
+                    format.news(news, &group, &mut chunks);
+                    false
+                }
+                Some(Err(error)) => {
+                    chunks.push(error.object());
+                    true
+                }
+                None => {
+                    format.end(&group, &mut chunks);
+                    true
+                }
+            };
+            // One write for all of it: the first token never lags behind its role chunk.
+            let mut text = String::new();
+            for chunk in chunks.drain(..) {
+                text.push_str("data: ");
+                text.push_str(&chunk.to_string());
+                text.push_str("\n\n");
+            }
+            let mut bytes = text.into_bytes();
+            if last {
+                bytes.extend_from_slice(DONE);
+            }
+            if !bytes.is_empty() && !self.write(bytes.into()).await || last {
+                return;
+            }
+        }
+    }
+
+    /// The next news; comments while there are none. `None`: the client is gone.
+    async fn wait(&self, group: &mut SequenceGroup) -> Option<Option<Result<News, ApiError>>> {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.sender.closed() => return None,
+                news = timeout(self.keep_alive, group.next()) => match news {
+                    Ok(news) => return Some(news),
+                    Err(_) if self.write(Bytes::from_static(KEEP_ALIVE)).await => {}
+                    Err(_) => return None,
+                },
+            }
+        }
+    }
+
+    /// Whether the client still reads.
+    async fn write(&self, bytes: Bytes) -> bool {
+        match self.slow {
+            Duration::ZERO => self.sender.send(bytes).await.is_ok(),
+            limit => self.sender.send_timeout(bytes, limit).await.is_ok(),
+        }
+    }
+}

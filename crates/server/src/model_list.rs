@@ -1,0 +1,54 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+
+use crate::app::{App, unknown_model};
+use crate::error::ApiError;
+
+/// One entry per served name.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let names = &app.config.served_model_names;
+    let data: Vec<_> = names.iter().map(|name| model(&app, name)).collect();
+    Json(json!({"object": "list", "data": data}))
+}
+
+/// The entry of one name, which may contain slashes.
+pub(crate) async fn one(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = name.trim_end_matches('/');
+    let known = app
+        .config
+        .served_model_names
+        .iter()
+        .any(|known| known == name);
+    match known {
+        true => Ok(Json(model(&app, name))),
+        false => Err(unknown_model(name)),
+    }
+}
+
+fn model(app: &App, name: &str) -> Value {
+    let context = app.engine.info().context_length;
+    json!({
+        "id": name,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "local",
+        "root": app.config.model_path,
+        "parent": null,
+        "max_model_len": context,
+        "context_length": context,
+        "capabilities": {
+            "tools": false,
+            "reasoning": app.files.template.is_some(),
+            "json_schema": false,
+            "vision": false,
+        },
+    })
+}

@@ -1,0 +1,89 @@
+//! Brings the engine's updates to the requests they belong to.
+//!
+//! One thread reads the engine's messages and never waits for a client: every receiver's channel
+//! is unbounded, and what fills it is bounded by the context.
+
+use std::collections::HashMap;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::{EngineHandle, Request, RequestId, RequestUpdate, StepOutput, SubmitError};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use crate::metrics::Metrics;
+
+/// An update and the number its receiver gave the sequence.
+pub(crate) type Numbered = (usize, RequestUpdate);
+
+#[derive(Debug)]
+struct Route {
+    number: usize,
+    sender: UnboundedSender<Numbered>,
+}
+
+/// Where updates go.
+#[derive(Debug, Default)]
+pub(crate) struct Updates {
+    routes: Mutex<HashMap<RequestId, Route>>,
+}
+
+impl Updates {
+    /// Starts the thread. The receiver hears of the end of the engine.
+    pub(crate) fn start(
+        outputs: Receiver<StepOutput>,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<(Arc<Self>, oneshot::Receiver<()>)> {
+        let updates = Arc::new(Updates::default());
+        let (sender, ended) = oneshot::channel();
+        let thread = Arc::clone(&updates);
+        std::thread::Builder::new()
+            .name("updates".into())
+            .spawn(move || {
+                while let Ok(output) = outputs.recv() {
+                    if let Some(timing) = &output.timing {
+                        metrics.observe_timing(timing);
+                    }
+                    thread.deliver(output);
+                }
+                // Whoever still waits sees its channel close.
+                thread.routes().clear();
+                let _ = sender.send(());
+            })?;
+        Ok((updates, ended))
+    }
+
+    /// Submits a request whose updates go to `sender` as number `number`. The lock is held
+    /// meanwhile, so no update can come before its route exists.
+    pub(crate) fn submit(
+        &self,
+        engine: &EngineHandle,
+        request: Request,
+        number: usize,
+        sender: &UnboundedSender<Numbered>,
+    ) -> Result<RequestId, SubmitError> {
+        let mut routes = self.routes();
+        let id = engine.submit(request)?;
+        let sender = sender.clone();
+        routes.insert(id, Route { number, sender });
+        Ok(id)
+    }
+
+    fn deliver(&self, output: StepOutput) {
+        let mut routes = self.routes();
+        for update in output.updates {
+            let (id, last) = (update.id, update.finish.is_some());
+            if let Some(route) = routes.get(&id) {
+                // A receiver that is gone has aborted its requests.
+                let _ = route.sender.send((route.number, update));
+            }
+            if last {
+                routes.remove(&id);
+            }
+        }
+    }
+
+    fn routes(&self) -> MutexGuard<'_, HashMap<RequestId, Route>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
