@@ -269,9 +269,7 @@ pub(crate) mod tests {
                 std::array::from_fn(|_| std::array::from_fn(|_| wide(&mut rng)));
             if case % 2 == 0 {
                 // Sums that cancel show a second rounding.
-                for j in 0..LANES {
-                    values[0][j] = -(values[1][j] * values[2][j]);
-                }
+                values[0] = std::array::from_fn(|j| -(values[1][j] * values[2][j]));
             }
             // Lanes of infinity and zero times infinity are NaN on both; signs of NaN may differ.
             let one = |run: Vec<f32>| -> Vec<u32> {

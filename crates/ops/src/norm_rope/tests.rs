@@ -148,8 +148,8 @@ fn rows_of_a_tree_stand_at_their_depth_and_are_cached_by_number() {
             for entry in slots.block_table.iter_mut() {
                 *entry = (*entry).min(2 * used as u32 - 1);
             }
-            for slot in 0..2 {
-                for (n, entry) in (0..used).zip(lengths[slot] / PAGE_TOKENS..pages) {
+            for (slot, length) in lengths.into_iter().enumerate() {
+                for (n, entry) in (0..used).zip(length / PAGE_TOKENS..pages) {
                     slots.block_table[slot * pages + entry] = (slot * used + n) as u32;
                 }
             }

@@ -132,8 +132,8 @@ fn scan_starts_every_row_from_its_own_parent_within_few_slots() {
         let (parents, flags) = random_tree(&mut rng, rows, padding);
         let tables = tables(&[&parents], &flags);
         let (states, used) = scan(&tables, rows);
-        for row in 0..rows {
-            assert_eq!(states[row], path(&parents, row), "{parents:?}");
+        for (row, state) in states.iter().enumerate() {
+            assert_eq!(*state, path(&parents, row), "{parents:?}");
         }
         assert!(used as u32 <= rows.ilog2(), "{used} slots for {parents:?}");
         let last: Vec<usize> = (tables.scan_order[rows - padding..rows].iter())
