@@ -25,7 +25,8 @@ pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::ModelFiles, message));
     };
     let body = read(args)?;
-    let conversation = conversation(&body).map_err(|error| Failure::usage(error.message))?;
+    let conversation = conversation(&Fields::root(&body), &RequestRules::default())
+        .map_err(|error| Failure::usage(error.message))?;
     let text = template
         .render(&conversation)
         .map_err(|refusal| Failure::usage(format!("the chat template refuses: {refusal}")))?;
@@ -51,21 +52,5 @@ fn read(args: &RenderArgs) -> Result<Map<String, Value>, Failure> {
         Failure::usage(format!(
             "{shown}: expected a chat request as JSON object: {error}"
         ))
-    })
-}
-
-fn conversation(body: &Map<String, Value>) -> Result<Conversation, crate::error::ApiError> {
-    let fields = Fields::root(body);
-    let continue_final = fields.boolean("continue_final_message")?.unwrap_or(false);
-    let variables = fields.object("chat_template_kwargs")?;
-    Ok(Conversation {
-        messages: messages::normalise(&fields, false)?,
-        tools: fields
-            .array("tools", TOOLS_MAX)?
-            .unwrap_or_default()
-            .to_vec(),
-        variables: variables.map_or_else(Map::new, |variables| variables.entries().clone()),
-        continue_final,
-        generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
     })
 }
