@@ -98,15 +98,15 @@ def validation_texts(template, count, seed=2):
     return out
 
 
-def heldout_prompts(per_group, seed=3):
-    """Different prompts of each group, all on the held-out side."""
+def heldout_prompts(per_group, seed=3, without=frozenset()):
+    """Different prompts of each group, all on the held-out side and none in `without`."""
     rng = random.Random(seed)
     out = []
     for group in GROUPS:
         seen = set()
         while len(seen) < per_group:
             request, _, _ = question(rng, group=group, keep=held_out)
-            if request not in seen:
+            if request not in seen and request not in without:
                 seen.add(request)
                 out.append({"group": group, "prompt": request})
     return out

@@ -24,6 +24,7 @@ from target import Target
 from tokenizers import Tokenizer
 
 PER_GROUP = 100
+CHOOSING = 60  # prompts per group by which the drafter is chosen
 
 
 def prepare(folder, prompts_path):
@@ -62,10 +63,10 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("prompts", type=Path)
     parser.add_argument("--conversations", type=int, default=200000)
-    parser.add_argument("--target-steps", type=int, default=4000)
-    parser.add_argument("--drafter-steps", type=int, default=6000)
-    parser.add_argument("--greedy", type=int, default=28000)
-    parser.add_argument("--sampled", type=int, default=8000)
+    parser.add_argument("--target-steps", type=int, default=2600)
+    parser.add_argument("--drafter-steps", type=int, default=3000)
+    parser.add_argument("--greedy", type=int, default=40000)
+    parser.add_argument("--sampled", type=int, default=6000)
     parser.add_argument("--prepare-only", action="store_true")
     parser.add_argument("--keep-target", action="store_true", help="train the drafter alone")
     args = parser.parse_args()
@@ -94,15 +95,17 @@ def main():
 
     said = target_answers(target, asked, args.greedy, args.sampled, device)
     tokenizer = Tokenizer.from_file(str(args.folder / "tokenizer.json"))
-    unseen = answers(target, [prompt_ids(tokenizer, template, p["prompt"]) for p in prompts], device=device)
+    # The drafter is chosen by prompts that are neither trained on nor used to measure acceptance.
+    others = corpus.heldout_prompts(CHOOSING, seed=5, without={p["prompt"] for p in prompts})
+    unseen = answers(target, [prompt_ids(tokenizer, template, p["prompt"]) for p in others], device=device)
     said, unseen = ([s for s in part if len(s.ids) - s.prompt > 1] for part in (said, unseen))
     print(f"{len(said)} answers, {sum(len(s.ids) - s.prompt for s in said)} tokens, {time.time() - began:.0f} s", flush=True)
     torch.set_float32_matmul_precision("high")
-    drafter, loss = fit_drafter(target, said, unseen, args.drafter_steps, device)
+    drafter, loss, calibrated = fit_drafter(target, said, unseen, args.drafter_steps, device)
     drafter = round_to_bf16(drafter)
     write_drafter(args.folder / "drafter", drafter)
     torch.set_float32_matmul_precision("highest")
-    print(f"drafter: best held-out loss {loss:.4f}, {time.time() - began:.0f} s", flush=True)
+    print(f"drafter: best held-out loss {loss:.4f}, calibrated {calibrated:.4f}, {time.time() - began:.0f} s", flush=True)
     table = report(target, drafter, args.folder, prompts, 256, device)
     print(json.dumps(table))
     print(f"{time.time() - began:.0f} s in all")

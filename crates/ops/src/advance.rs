@@ -52,3 +52,6 @@ pub(crate) fn cpu(op: Advance<'_, Cpu>) {
     }
     context.live[0] = listed as u32;
 }
+
+#[cfg(test)]
+mod tests;

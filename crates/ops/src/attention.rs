@@ -86,3 +86,6 @@ fn path(parents: &[i32], row: usize) -> Vec<usize> {
     path.reverse();
     path
 }
+
+#[cfg(test)]
+mod tests;

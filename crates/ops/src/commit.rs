@@ -140,3 +140,6 @@ fn keep_history(state: &mut GdnState<Cpu>, journal: &GdnJournal<Cpu>, slot: usiz
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

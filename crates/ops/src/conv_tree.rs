@@ -52,3 +52,6 @@ pub(crate) fn cpu(op: ConvTree<'_, Cpu>) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests;

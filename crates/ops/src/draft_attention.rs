@@ -85,3 +85,6 @@ pub(crate) fn cpu(op: DraftAttention<'_, Cpu>) {
         op.out,
     );
 }
+
+#[cfg(test)]
+mod tests;

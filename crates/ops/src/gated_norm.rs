@@ -37,3 +37,90 @@ pub(crate) fn cpu(op: GatedNorm<'_, Cpu>) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, bits, floats, live, on_every_path};
+
+    const EPS: f32 = 1e-6;
+
+    fn shape(value_heads: usize, value_dim: usize) -> GdnShape {
+        GdnShape {
+            key_heads: 1,
+            value_heads,
+            key_dim: 3,
+            value_dim,
+        }
+    }
+
+    fn normed(shape: GdnShape, o: &[f32], z: &[f32], weight: &[f32]) -> Vec<f32> {
+        let rows = o.len() / shape.value_width();
+        let mut out = vec![f32::NAN; o.len()].into();
+        let op = GatedNorm {
+            rows: Rows {
+                capacity: rows,
+                live: &live(rows),
+            },
+            shape,
+            eps: EPS,
+            o: &o.into(),
+            z: &z.into(),
+            weight: &weight.into(),
+            out: &mut out,
+        };
+        Cpu::default().gated_norm(op).unwrap();
+        out.into()
+    }
+
+    #[test]
+    fn every_head_has_its_own_mean() {
+        for (heads, dim) in [(1, 1), (3, 17), (6, 128)] {
+            let shape = shape(heads, dim);
+            let len = 4 * shape.value_width();
+            let (mut o, z, weight) = (floats(1, len), floats(2, len), floats(3, dim));
+            // Heads of different sizes: a mean over all heads would be far off.
+            for (head, o) in o.chunks_mut(dim).enumerate() {
+                o.iter_mut().for_each(|o| *o *= (1 << (head % 8)) as f32);
+            }
+            let mut exact = Vec::new();
+            for (o, z) in o.chunks(dim).zip(z.chunks(dim)) {
+                let squares: f64 = o.iter().map(|&o| f64::from(o).powi(2)).sum();
+                let root = (squares / dim as f64 + f64::from(EPS)).sqrt();
+                for ((&o, &z), &w) in o.iter().zip(z).zip(&weight) {
+                    let silu = f64::from(z) / (1.0 + (-f64::from(z)).exp());
+                    exact.push(f64::from(o) / root * f64::from(w) * silu);
+                }
+            }
+            let out = normed(shape, &o, &z, &weight);
+            assert_close(&out, &exact, 1e-12, &format!("{heads} heads of {dim}"));
+        }
+    }
+
+    #[test]
+    fn a_row_depends_on_itself_only() {
+        let shape = shape(8, 130);
+        let (rows, width) = (64, shape.value_width());
+        assert!(16 * rows * width > parallel::PARALLEL_WORK);
+        let (o, z) = (floats(1, rows * width), floats(2, rows * width));
+        let weight = floats(3, 130);
+        let all = on_every_path(|| normed(shape, &o, &z, &weight));
+        for count in 1..rows {
+            let first = (rows - count) * width;
+            let some = normed(shape, &o[first..], &z[first..], &weight);
+            assert_eq!(bits(&some), bits(&all[first..]));
+        }
+    }
+
+    #[test]
+    fn not_a_number_stays_in_its_head() {
+        let shape = shape(2, 9);
+        let (mut o, z, weight) = (floats(1, 36), floats(2, 36), floats(3, 9));
+        let clean = normed(shape, &o, &z, &weight);
+        o[10] = f32::NAN;
+        let out = normed(shape, &o, &z, &weight);
+        assert!(out[9..18].iter().all(|v| v.is_nan()));
+        assert_eq!(bits(&out[..9]), bits(&clean[..9]));
+        assert_eq!(bits(&out[18..]), bits(&clean[18..]));
+    }
+}

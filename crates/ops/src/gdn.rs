@@ -153,3 +153,6 @@ pub struct GdnScan<'a, B: Backend> {
     /// `[rows, value_heads, value_dim]`.
     pub out: &'a mut B::Buf<f32>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,8 +46,6 @@ mod slots;
 mod swiglu;
 mod tensor;
 #[cfg(test)]
-mod test_batch;
-#[cfg(test)]
 mod testing;
 mod topk;
 mod tree_tables;

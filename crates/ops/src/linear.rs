@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::parallel::PARALLEL_WORK;
 use crate::product::{Products, RowView};
-use crate::vector::dispatch;
+use crate::vector::{Lane, dispatch};
 use crate::{Backend, Cpu, Rows, Storage, Tensor};
 
 /// In which order the products of one output are summed. The order is a property of the weight,
@@ -21,13 +21,30 @@ pub enum Summation {
     /// tree over the blocks, so that tensor-parallel sizes 1, 2, 4 and 8 give the same bits. K must
     /// be a multiple of 8 and at least 128; a smaller or odd K is summed as `Whole`.
     EightBlocks,
+    /// The columns that one of 2, 4 or 8 ranks holds of a weight summed as `EightBlocks`: K / 8 of
+    /// the whole weight per block, `8 / ranks` blocks here. Adding the ranks' results by a balanced
+    /// tree (neighbours first) gives the bits of `EightBlocks` on one rank.
+    Shard {
+        /// Number of ranks.
+        ranks: usize,
+    },
 }
 
 impl Summation {
     fn blocks(self, columns: usize) -> usize {
-        match self {
-            Summation::EightBlocks if columns >= 128 && columns.is_multiple_of(8) => 8,
-            _ => 1,
+        let ranks = match self {
+            Summation::Whole => return 1,
+            Summation::EightBlocks => 1,
+            Summation::Shard { ranks } => ranks,
+        };
+        assert!(
+            matches!(ranks, 1 | 2 | 4 | 8),
+            "{ranks} ranks share a product; the tree over 8 blocks serves 1, 2, 4 or 8"
+        );
+        let all = columns * ranks;
+        match all >= 128 && all.is_multiple_of(8) {
+            true => 8 / ranks,
+            false => 1,
         }
     }
 }
@@ -59,6 +76,10 @@ pub struct Linear<'a, B: Backend> {
 
 /// Outputs whose weights are widened, and stay in cache, while all rows pass over them.
 const OUTPUT_BLOCK: usize = 48;
+
+/// Rows that pass over a narrow weight once, in one strip: each weight is used too rarely to be
+/// worth storing widened. Widening is exact, so both ways give the same bits.
+const WIDEN_ON_LOAD_ROWS: usize = 4;
 
 pub(crate) fn cpu(op: Linear<'_, Cpu>) {
     let rows = op.rows.count();
@@ -113,17 +134,34 @@ fn block_products(
     wide: &mut Vec<f32>,
     products: &mut [f32],
 ) {
-    let columns = weight.columns;
-    let at = outputs.start * columns;
-    let len = outputs.len() * columns;
-    let values = match &weight.storage {
-        Storage::F32(values) => &values[at..at + len],
-        narrow => {
-            wide.resize(len, 0.0);
-            narrow.widen_to(at, wide);
-            wide.as_slice()
+    let at = outputs.start * weight.columns;
+    let cut = at..outputs.end * weight.columns;
+    let shape = (rows, outputs.len(), weight.columns);
+    let blocks = summation.blocks(weight.columns);
+    match &weight.storage {
+        Storage::F32(values) => multiply(shape, x, &values[cut], blocks, products),
+        Storage::F16(values) if rows <= WIDEN_ON_LOAD_ROWS => {
+            multiply(shape, x, &values[cut], blocks, products);
         }
-    };
+        Storage::Bf16(values) if rows <= WIDEN_ON_LOAD_ROWS => {
+            multiply(shape, x, &values[cut], blocks, products);
+        }
+        narrow => {
+            wide.resize(cut.len(), 0.0);
+            narrow.widen_to(at, wide);
+            multiply(shape, x, wide.as_slice(), blocks, products);
+        }
+    }
+}
+
+/// `shape`: rows, outputs, columns.
+fn multiply<T: Lane>(
+    (rows, outputs, columns): (usize, usize, usize),
+    x: &[f32],
+    w: &[T],
+    blocks: usize,
+    products: &mut [f32],
+) {
     dispatch(Products {
         x: RowView {
             values: x,
@@ -131,14 +169,14 @@ fn block_products(
             count: rows,
         },
         w: RowView {
-            values,
+            values: w,
             stride: columns,
-            count: outputs.len(),
+            count: outputs,
         },
         columns,
-        blocks: summation.blocks(columns),
+        blocks,
         out: products,
-        out_stride: outputs.len(),
+        out_stride: outputs,
     });
 }
 

@@ -91,3 +91,87 @@ pub(crate) fn cpu(op: TokenLogprobs<'_, Cpu>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{chain, floats, slots, tree_batch};
+
+    #[test]
+    fn a_row_agrees_with_f64() {
+        for vocab in [1, 63, 64, 65, 1000] {
+            let logits: Vec<f32> = floats(1, vocab).iter().map(|z| 20.0 * z).collect();
+            let total: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
+            let target = vocab as u32 / 2;
+            let (own, best) = row_logprobs(&logits, target, 5);
+            let exact = |id: u32| f64::from(logits[id as usize]) - total.ln();
+            assert!((f64::from(own) - exact(target)).abs() < 4e-6);
+            assert_eq!(best.len(), vocab.min(5), "fewer where the row is shorter");
+            assert!(best.is_sorted_by(|a, b| a.1 >= b.1));
+            for (id, logprob) in best {
+                assert!((f64::from(logprob) - exact(id)).abs() < 4e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_have_their_limits() {
+        let inf = f32::INFINITY;
+        assert_eq!(row_logprobs(&[1.0, 2.0], 2, 1).0, -inf, "beyond the row");
+        assert_eq!(row_logprobs(&[], 0, 3), (-inf, vec![]));
+        assert_eq!(row_logprobs(&[-inf, -inf], 0, 1), (-inf, vec![(0, -inf)]));
+        assert_eq!(
+            row_logprobs(&[1000.0, -inf], 0, 2),
+            (0.0, vec![(0, 0.0), (1, -inf)])
+        );
+        assert!(row_logprobs(&[f32::NAN, 1.0], 1, 1).0.is_nan());
+    }
+
+    #[test]
+    fn emitted_tokens_of_those_who_ask_are_reported() {
+        let (vocab_used, vocab_rows) = (7, 10);
+        let mut slots = slots(2, vocab_used);
+        slots.sampling[1].logprobs = 1;
+        let tree = chain(4);
+        let batch = tree_batch(&[&tree, &tree]);
+        let mut walk = Walk::new(&Cpu::default(), 2).unwrap();
+        walk.emitted.copy_from_slice(&[2, 2]);
+        walk.path[EMIT_MAX..EMIT_MAX + 2].copy_from_slice(&[0, 3]);
+        walk.tokens[EMIT_MAX..EMIT_MAX + 2].copy_from_slice(&[6, 2]);
+        let logits = floats(1, 10 * vocab_rows).into();
+        let mut logprob: Box<[f32]> = vec![7.0; 2 * EMIT_MAX].into();
+        let mut top_ids: Box<[u32]> = vec![7; 2 * EMIT_MAX * TOP_LOGPROBS_MAX].into();
+        let mut top_logprobs: Box<[f32]> = vec![7.0; 2 * EMIT_MAX * TOP_LOGPROBS_MAX].into();
+        let op = TokenLogprobs {
+            batch: &batch,
+            slots: &slots,
+            walk: &walk,
+            logits: &logits,
+            logprob: &mut logprob,
+            top_ids: &mut top_ids,
+            top_logprobs: &mut top_logprobs,
+        };
+        Cpu::default().token_logprobs(op).unwrap();
+        for (entry, (row, token)) in [(4, 6), (7, 2)].into_iter().enumerate() {
+            let entry = EMIT_MAX + entry;
+            let row = &logits[row * vocab_rows..][..vocab_used];
+            let (own, best) = row_logprobs(row, token, TOP_LOGPROBS_MAX);
+            assert_eq!(logprob[entry], own);
+            let ids = &top_ids[entry * TOP_LOGPROBS_MAX..][..TOP_LOGPROBS_MAX];
+            let values = &top_logprobs[entry * TOP_LOGPROBS_MAX..][..TOP_LOGPROBS_MAX];
+            let found: Vec<_> = ids.iter().copied().zip(values.iter().copied()).collect();
+            assert_eq!(found[..vocab_used], best);
+            assert!(
+                found[vocab_used..]
+                    .iter()
+                    .all(|f| *f == (NONE, f32::NEG_INFINITY))
+            );
+        }
+        assert_eq!(logprob.iter().filter(|&&p| p != 7.0).count(), 2);
+        assert!(
+            top_ids[..EMIT_MAX * TOP_LOGPROBS_MAX]
+                .iter()
+                .all(|&id| id == 7)
+        );
+    }
+}

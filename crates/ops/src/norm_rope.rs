@@ -202,3 +202,6 @@ fn norm_rotate(x: &[f32], weight: &[f32], eps: f32, rotation: &[(f32, f32)], out
         (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
     }
 }
+
+#[cfg(test)]
+mod tests;

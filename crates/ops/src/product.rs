@@ -4,39 +4,39 @@
 //! order, and the lanes are summed by a balanced tree (j with j + 8, + 4, + 2, + 1). How many rows
 //! share a register block changes which loads are shared, never an order.
 
-use crate::vector::{Kernel, LANES, Vector, dispatch};
+use crate::vector::{Kernel, LANES, Lane, Vector, dispatch};
 
 /// Rows of equal length inside a larger slice.
 #[derive(Clone, Copy)]
-pub(crate) struct RowView<'a> {
+pub(crate) struct RowView<'a, T = f32> {
     /// Row r starts at `r * stride`.
-    pub values: &'a [f32],
+    pub values: &'a [T],
     /// Distance of two rows.
     pub stride: usize,
     /// Number of rows.
     pub count: usize,
 }
 
-impl<'a> RowView<'a> {
+impl<'a, T: Lane> RowView<'a, T> {
     #[inline(always)]
-    fn row(self, row: usize, columns: usize) -> &'a [f32] {
+    fn row(self, row: usize, columns: usize) -> &'a [T] {
         &self.values[row * self.stride..][..columns]
     }
 }
 
 /// `out[r * out_stride + o] = x[r] . w[o]` over `columns`, cut into `blocks` equal blocks that are
 /// summed by a balanced tree (neighbours first).
-pub(crate) struct Products<'a> {
+pub(crate) struct Products<'a, T = f32> {
     pub x: RowView<'a>,
-    pub w: RowView<'a>,
+    pub w: RowView<'a, T>,
     pub columns: usize,
-    /// 1, or 8 where `columns` is a multiple of 8.
+    /// 1, 2, 4 or 8; divides `columns`.
     pub blocks: usize,
     pub out: &'a mut [f32],
     pub out_stride: usize,
 }
 
-impl Kernel for Products<'_> {
+impl<T: Lane> Kernel for Products<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -55,7 +55,7 @@ impl Kernel for Products<'_> {
     }
 }
 
-impl Products<'_> {
+impl<T: Lane> Products<'_, T> {
     /// R rows against all of `w`, O at a time. Returns R.
     #[inline(always)]
     fn strip<V: Vector, const R: usize, const O: usize>(&mut self, row: usize) -> usize {
@@ -72,20 +72,17 @@ impl Products<'_> {
     #[inline(always)]
     fn tile<V: Vector, const R: usize, const O: usize>(&mut self, row: usize, output: usize) {
         let x: [&[f32]; R] = std::array::from_fn(|r| self.x.row(row + r, self.columns));
-        let w: [&[f32]; O] = std::array::from_fn(|o| self.w.row(output + o, self.columns));
+        let w: [&[T]; O] = std::array::from_fn(|o| self.w.row(output + o, self.columns));
         let sums = if self.blocks == 1 {
-            dots::<V, R, O>(x, w)
+            dots::<V, T, R, O>(x, w)
         } else {
-            let len = self.columns / 8;
-            let part = |b: usize| {
-                let cut = b * len..(b + 1) * len;
-                dots::<V, R, O>(x.map(|x| &x[cut.clone()]), w.map(|w| &w[cut.clone()]))
-            };
+            let len = self.columns / self.blocks;
             let mut parts = [[[0.0; O]; R]; 8];
-            for (b, sums) in parts.iter_mut().enumerate() {
-                *sums = part(b);
+            for (b, sums) in parts[..self.blocks].iter_mut().enumerate() {
+                let cut = b * len..(b + 1) * len;
+                *sums = dots::<V, T, R, O>(x.map(|x| &x[cut.clone()]), w.map(|w| &w[cut.clone()]));
             }
-            eight(&parts)
+            balanced(parts, self.blocks)
         };
         for (r, sums) in sums.iter().enumerate() {
             self.out[(row + r) * self.out_stride + output..][..O].copy_from_slice(sums);
@@ -93,22 +90,29 @@ impl Products<'_> {
     }
 }
 
+/// The sum of the first `count` parts, neighbours first.
 #[inline(always)]
-fn eight<const R: usize, const O: usize>(parts: &[[[f32; O]; R]; 8]) -> [[f32; O]; R] {
-    std::array::from_fn(|r| {
-        std::array::from_fn(|o| {
-            let p: [f32; 8] = std::array::from_fn(|b| parts[b][r][o]);
-            ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
-        })
-    })
+fn balanced<const R: usize, const O: usize>(
+    mut parts: [[[f32; O]; R]; 8],
+    mut count: usize,
+) -> [[f32; O]; R] {
+    while count > 1 {
+        count /= 2;
+        for i in 0..count {
+            parts[i] = std::array::from_fn(|r| {
+                std::array::from_fn(|o| parts[2 * i][r][o] + parts[2 * i + 1][r][o])
+            });
+        }
+    }
+    parts[0]
 }
 
 /// The dot products of R rows with O rows of the same length. Lanes 0..8 and 8..16 are summed in
 /// two passes, so that R * O sums fit the registers.
 #[inline(always)]
-fn dots<V: Vector, const R: usize, const O: usize>(
+fn dots<V: Vector, T: Lane, const R: usize, const O: usize>(
     x: [&[f32]; R],
-    w: [&[f32]; O],
+    w: [&[T]; O],
 ) -> [[f32; O]; R] {
     let columns = x[0].len();
     assert!(
@@ -125,7 +129,7 @@ fn dots<V: Vector, const R: usize, const O: usize>(
         let mut at = half;
         while at < chunks {
             // SAFETY: every slice has `columns / LANES == chunks` chunks.
-            let w_at: [V; O] = std::array::from_fn(|o| V::load(unsafe { w[o].get_unchecked(at) }));
+            let w_at: [V; O] = std::array::from_fn(|o| T::load(unsafe { w[o].get_unchecked(at) }));
             for r in 0..R {
                 // SAFETY: as above.
                 let x_at = V::load(unsafe { x[r].get_unchecked(at) });
@@ -140,7 +144,7 @@ fn dots<V: Vector, const R: usize, const O: usize>(
         {
             for r in 0..R {
                 for o in 0..O {
-                    local[r][o] = local[r][o].mul_add(V::load(&x_tail[r]), V::load(&w_tail[o]));
+                    local[r][o] = local[r][o].mul_add(V::load(&x_tail[r]), T::load(&w_tail[o]));
                 }
             }
         }
@@ -151,9 +155,9 @@ fn dots<V: Vector, const R: usize, const O: usize>(
 
 /// What follows the last whole chunk, with zeros behind.
 #[inline(always)]
-fn padded_tail(row: &[f32]) -> [f32; LANES] {
+fn padded_tail<T: Lane>(row: &[T]) -> [T; LANES] {
     let rest = row.as_chunks::<LANES>().1;
-    let mut tail = [0.0; LANES];
+    let mut tail = [T::zeroed(); LANES];
     tail[..rest.len()].copy_from_slice(rest);
     tail
 }
@@ -165,7 +169,7 @@ pub(crate) fn dot(x: &[f32], w: &[f32]) -> f32 {
         type Output = f32;
         #[inline(always)]
         fn run<V: Vector>(self) -> f32 {
-            dots::<V, 1, 1>([self.0], [self.1])[0][0]
+            dots::<V, f32, 1, 1>([self.0], [self.1])[0][0]
         }
     }
     dispatch(Dot(x, w))

@@ -94,3 +94,77 @@ pub(crate) fn copy_columns_cpu(op: CopyColumns<'_, Cpu>) {
         op.out[row * op.out_dim + op.offset..][..op.dim].copy_from_slice(x);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{floats, live};
+
+    #[test]
+    fn listed_rows_are_gathered_and_no_other_is_written() {
+        let x: Box<[f32]> = floats(1, 6 * 3).into();
+        let source: Box<[u32]> = vec![5, 0, 5, 99].into();
+        for count in [0, 1, 3] {
+            let mut out = vec![7.0; 12].into();
+            let op = GatherRows {
+                rows: Rows {
+                    capacity: 4,
+                    live: &live(count),
+                },
+                source: &source,
+                dim: 3,
+                x: &x,
+                out: &mut out,
+            };
+            Cpu::default().gather_rows(op).unwrap();
+            for row in 0..count {
+                let from = source[row] as usize * 3;
+                assert_eq!(out[row * 3..][..3], x[from..][..3]);
+            }
+            assert!(out[count * 3..].iter().all(|&v| v == 7.0));
+        }
+    }
+
+    #[test]
+    fn taps_stand_side_by_side() {
+        let taps = [floats(1, 2 * 3), floats(2, 2 * 3)];
+        let mut out = vec![7.0; 3 * 7].into();
+        for (number, tap) in taps.iter().enumerate() {
+            let op = CopyColumns {
+                rows: Rows {
+                    capacity: 3,
+                    live: &live(2),
+                },
+                dim: 3,
+                x: &tap.clone().into(),
+                offset: 1 + 3 * number,
+                out_dim: 7,
+                out: &mut out,
+            };
+            Cpu::default().copy_columns(op).unwrap();
+        }
+        for row in 0..2 {
+            assert_eq!(out[row * 7], 7.0);
+            assert_eq!(out[row * 7 + 1..][..3], taps[0][row * 3..][..3]);
+            assert_eq!(out[row * 7 + 4..][..3], taps[1][row * 3..][..3]);
+        }
+        assert_eq!(out[14..], [7.0; 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "columns 5..8 of rows of 7")]
+    fn columns_must_fit() {
+        let op = CopyColumns {
+            rows: Rows {
+                capacity: 1,
+                live: &live(1),
+            },
+            dim: 3,
+            x: &vec![0.0; 3].into(),
+            offset: 5,
+            out_dim: 7,
+            out: &mut vec![0.0; 7].into(),
+        };
+        Cpu::default().copy_columns(op).unwrap();
+    }
+}

@@ -103,3 +103,94 @@ pub(crate) fn k_largest(logits: &[f32], k: usize) -> Vec<u32> {
     }
     best
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{bits, floats, live, on_every_path};
+
+    /// Ids and log-probabilities of every row.
+    fn best(
+        logits: &[f32],
+        vocab_rows: usize,
+        vocab_used: usize,
+        k: usize,
+    ) -> (Vec<u32>, Vec<f32>) {
+        let rows = logits.len() / vocab_rows;
+        let (mut ids, mut logprobs) = (vec![0; rows * k].into(), vec![7.0; rows * k].into());
+        let op = TopK {
+            rows: Rows {
+                capacity: rows,
+                live: &live(rows),
+            },
+            vocab_rows,
+            vocab_used,
+            k,
+            logits: &logits.into(),
+            ids: &mut ids,
+            logprobs: &mut logprobs,
+        };
+        Cpu::default().topk_logprobs(op).unwrap();
+        (ids.into(), logprobs.into())
+    }
+
+    #[test]
+    fn the_best_agree_with_a_sort_and_f64() {
+        for (vocab_used, vocab_rows) in [(1, 1), (15, 20), (64, 64), (1000, 1003)] {
+            // Few distinct values, so that ties are common.
+            let logits: Vec<f32> = floats(1, 3 * vocab_rows)
+                .iter()
+                .map(|z| (z * 40.0).round() / 4.0)
+                .collect();
+            for k in [0, 1, 8, 15] {
+                let k = k.min(vocab_used);
+                let (ids, logprobs) = best(&logits, vocab_rows, vocab_used, k);
+                for (row, logits) in logits.chunks(vocab_rows).enumerate() {
+                    let logits = &logits[..vocab_used];
+                    let mut sorted: Vec<u32> = (0..vocab_used as u32).collect();
+                    // Stable: the lower id stays first.
+                    sorted.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+                    assert_eq!(ids[row * k..(row + 1) * k], sorted[..k]);
+                    let total: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
+                    for (n, id) in sorted[..k].iter().enumerate() {
+                        let exact = f64::from(logits[*id as usize]) - total.ln();
+                        let found = f64::from(logprobs[row * k + n]);
+                        assert!((found - exact).abs() < 3e-6, "{found} for {exact}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_depends_on_itself_only() {
+        let (rows, vocab) = (64, 1100);
+        assert!(rows * vocab > PARALLEL_LOGITS);
+        let logits = floats(1, rows * vocab);
+        let all = on_every_path(|| best(&logits, vocab, vocab, 15).1);
+        for row in 0..rows {
+            let alone = best(&logits[row * vocab..][..vocab], vocab, vocab, 15);
+            assert_eq!(bits(&alone.1), bits(&all[row * 15..][..15]));
+        }
+    }
+
+    #[test]
+    fn not_a_number_ranks_last_and_shows_in_every_logprob_of_its_row() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        let logits = [
+            nan, 1.0, -inf, 2.0, 3.0, 0.0, -inf, -inf, -inf, -inf, -inf, -inf,
+        ];
+        let (ids, logprobs) = best(&logits, 4, 4, 4);
+        assert_eq!(ids, [3, 1, 2, 0, 0, 1, 2, 3, 0, 1, 2, 3]);
+        assert!(logprobs[..4].iter().all(|p| p.is_nan()));
+        assert_eq!(logprobs[6..], [-inf; 6]);
+        let (_, logprobs) = best(&[inf, 0.0], 2, 2, 2);
+        assert!(logprobs.iter().all(|p| p.is_nan()));
+    }
+
+    #[test]
+    #[should_panic(expected = "16 candidates of 20 ids in rows of 20; at most 15")]
+    fn too_many_candidates_are_refused() {
+        best(&[0.0; 20], 20, 20, 16);
+    }
+}

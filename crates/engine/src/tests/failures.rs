@@ -137,9 +137,13 @@ fn a_context_too_small_for_trees_starts_without_their_timings() {
 #[test]
 fn a_receiver_that_goes_away_ends_the_engine() {
     let mut harness = Harness::start(&Setup::default());
+    harness.gate.close();
     harness.submit(request(20, 900, 1));
-    let handle = harness.handle().clone();
+    harness.submit(request(20, 900, 2));
+    harness.gate.await_calls(1);
+    let (handle, gate) = (harness.handle().clone(), harness.gate.clone());
     drop(harness);
+    gate.open();
     wait_until(|| handle.status().phase == Phase::Stopped);
     let stats = handle.stats();
     assert_eq!((stats.running, stats.waiting, stats.pages_used), (0, 0, 0));

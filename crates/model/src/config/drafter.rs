@@ -66,6 +66,11 @@ pub(super) fn read(top: &Fields) -> Result<DrafterConfig, ModelError> {
         vocab_size: top.positive("vocab_size", ROWS_MAX)?,
         norm_eps: top.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
     };
+    check_sizes(top, &config)?;
+    Ok(config)
+}
+
+fn check_sizes(top: &Fields, config: &DrafterConfig) -> Result<(), ModelError> {
     if !(2..=DEPTH_MAX + 1).contains(&config.block_size) {
         let reason = format!(
             "expected 2 to {}, found {}",
@@ -81,7 +86,7 @@ pub(super) fn read(top: &Fields) -> Result<DrafterConfig, ModelError> {
             "expected a multiple of num_key_value_heads, and an even head_dim",
         ));
     }
-    Ok(config)
+    Ok(())
 }
 
 /// Evenly spread over the target, first and last layers left out.

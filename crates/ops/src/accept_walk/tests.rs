@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::TreeTablesFrom;
-use crate::test_batch::{Segment, batch, slots};
+use crate::testing::{Segment, batch, slots};
 
 /// One sequence: its tree, the choice at every row, and where it stands.
 struct Case<'a> {

@@ -3,7 +3,7 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::limits::DEPTH_MAX;
-use crate::test_batch::{Segment, batch, slots};
+use crate::testing::{Segment, batch, slots};
 
 /// Depth tables of the worked example of the specification.
 const TOKENS: [u32; 9] = [11, 12, 13, 21, 22, 23, 31, 32, 33];
@@ -176,10 +176,15 @@ fn equals_brute_force_order_included() {
 
 #[test]
 fn widest_and_deepest_ranks_fit() {
+    // Every rank is likely at the first depth and at the last, and only the first in between: 15
+    // chains of 14 nodes, each with 15 leaves.
     let logprobs: Vec<f32> = (0..DEPTH_MAX * 15)
-        .map(|i| -1e-4 * (i % 15) as f32)
+        .map(|i| match i / 15 {
+            0 | 14 => -1e-4 * (i % 15) as f32,
+            _ => -10.0 * (i % 15) as f32,
+        })
         .collect();
-    let nodes = best(&logprobs, 15, DEPTH_MAX, 4000);
+    let nodes = best(&logprobs, 15, DEPTH_MAX, 15 * 14 + 15 * 15);
     assert!(nodes.iter().any(|node| tuple(node) == [1; DEPTH_MAX]));
     assert!(nodes.iter().any(|node| tuple(node) == [15]));
     let mut deep = vec![1; DEPTH_MAX];

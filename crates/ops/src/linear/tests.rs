@@ -1,41 +1,236 @@
 use super::*;
-use crate::testing::{bits, floats, live, normalised_error};
+use crate::testing::{DTYPES, assert_close, bits, floats, live, on_every_path, rounded};
 use crate::{Backend, Dtype};
 
+fn tensor(dtype: Dtype, rows: usize, columns: usize, values: &[f32]) -> Tensor<Cpu> {
+    Tensor::from_f32(&Cpu::default(), dtype, rows, columns, values).unwrap()
+}
+
+/// `out` is what there was before; its length gives the rows.
+fn product(x: &[f32], w: &Tensor<Cpu>, summation: Summation, output: Output, out: &mut Box<[f32]>) {
+    let rows = out.len() / w.rows;
+    let op = Linear {
+        rows: Rows {
+            capacity: rows,
+            live: &live(rows),
+        },
+        x: &x.into(),
+        weight: w,
+        summation,
+        output,
+        out,
+    };
+    Cpu::default().linear(op).unwrap();
+}
+
+fn stored(x: &[f32], w: &Tensor<Cpu>, summation: Summation) -> Vec<f32> {
+    let mut out = vec![f32::NAN; x.len() / w.columns * w.rows].into();
+    product(x, w, summation, Output::Store, &mut out);
+    out.into()
+}
+
 #[test]
-#[ignore]
-fn speed() {
-    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-        for (k, n) in [(256, 1024), (512, 2048), (192, 128), (1024, 256)] {
-            let weight = Tensor::from_f32(&Cpu::default(), dtype, n, k, &floats(1, n * k)).unwrap();
+fn products_agree_with_f64() {
+    let shapes = [
+        (1, 1, 1),
+        (3, 17, 5),
+        (5, 64, 50),
+        (7, 130, 97),
+        (2, 7, 3),
+        (64, 512, 49),
+        (6, 128, 48),
+    ];
+    for dtype in DTYPES {
+        for (case, (rows, k, n)) in shapes.into_iter().enumerate() {
+            let x = floats(case as u64, rows * k);
+            let w = floats(100 + case as u64, n * k);
+            let exact: Vec<f64> = (0..rows * n)
+                .map(|at| {
+                    let (x, w) = (&x[at / n * k..][..k], &w[at % n * k..][..k]);
+                    let terms = x.iter().zip(w);
+                    terms
+                        .map(|(&x, &w)| f64::from(x) * f64::from(rounded(dtype, w)))
+                        .sum()
+                })
+                .collect();
             for summation in [Summation::Whole, Summation::EightBlocks] {
-                for rows in [1usize, 4, 16, 64, 1024] {
-                    let x = floats(2, rows * k).into();
-                    let mut out: Box<[f32]> = vec![0.0; rows * n].into();
-                    let live = live(rows, 1);
-                    let mut best = f64::MAX;
-                    let repeat = (40_000_000 / (rows * n * k)).max(3);
-                    for _ in 0..repeat {
-                        let start = std::time::Instant::now();
-                        cpu(Linear {
-                            rows: Rows {
-                                capacity: rows,
-                                live: &live,
-                            },
-                            x: &x,
-                            weight: &weight,
-                            summation,
-                            output: Output::Store,
-                            out: &mut out,
-                        });
-                        best = best.min(start.elapsed().as_secs_f64());
-                    }
-                    println!(
-                        "{dtype:?} k={k} n={n} {summation:?} m={rows}: {:.1} us {:.1} GFLOP/s",
-                        best * 1e6,
-                        2e-9 * (rows * n * k) as f64 / best
-                    );
+                let out = stored(&x, &tensor(dtype, n, k, &w), summation);
+                let what = format!("{dtype:?} {rows} x {k} x {n} {summation:?}");
+                assert_close(&out, &exact, 1e-12, &what);
+            }
+        }
+    }
+}
+
+/// The order that [`Summation::Whole`] promises, one rounding per multiply-add.
+fn sixteen_lanes(x: &[f32], w: &[f32]) -> f32 {
+    let mut lanes = [0f32; 16];
+    for (k, (x, w)) in x.iter().zip(w).enumerate() {
+        lanes[k % 16] = x.mul_add(*w, lanes[k % 16]);
+    }
+    for half in [8, 4, 2, 1] {
+        for j in 0..half {
+            lanes[j] += lanes[j + half];
+        }
+    }
+    lanes[0]
+}
+
+#[test]
+fn whole_sums_run_over_sixteen_lanes() {
+    for k in [1, 7, 8, 9, 16, 17, 24, 31, 130] {
+        let (x, w) = (floats(k as u64, k), floats(k as u64 + 1, k));
+        let out = stored(&x, &tensor(Dtype::F32, 1, k, &w), Summation::Whole);
+        assert_eq!(bits(&out), bits(&[sixteen_lanes(&x, &w)]), "K = {k}");
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_rows_beside_it() {
+    let (k, n) = (136, 53);
+    let x = floats(1, 64 * k);
+    for dtype in DTYPES {
+        let w = tensor(dtype, n, k, &floats(2, n * k));
+        for summation in [Summation::Whole, Summation::EightBlocks] {
+            let all = stored(&x, &w, summation);
+            for count in 1..=64 {
+                for first in [0, 64 - count, (64 - count) / 2] {
+                    let some = stored(&x[first * k..][..count * k], &w, summation);
+                    let same = &all[first * n..][..count * n];
+                    assert_eq!(bits(&some), bits(same), "{count} rows from {first}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_vectors_do_not_enter_the_bits() {
+    let (rows, k, n) = (33, 520, 130);
+    assert!(rows * k * n > PARALLEL_WORK);
+    let x = floats(1, rows * k);
+    for dtype in DTYPES {
+        let w = tensor(dtype, n, k, &floats(2, n * k));
+        for summation in [Summation::Whole, Summation::EightBlocks] {
+            let spread = on_every_path(|| stored(&x, &w, summation));
+            // A single row is below the work that is spread.
+            let alone = stored(&x[..k], &w, summation);
+            assert_eq!(bits(&alone), bits(&spread[..n]));
+        }
+    }
+}
+
+/// The columns that `rank` of `ranks` holds.
+fn columns(values: &[f32], k: usize, rank: usize, ranks: usize) -> Vec<f32> {
+    let len = k / ranks;
+    values
+        .chunks(k)
+        .flat_map(|row| &row[rank * len..(rank + 1) * len])
+        .copied()
+        .collect()
+}
+
+/// Neighbours first.
+fn all_reduce(mut parts: Vec<Vec<f32>>) -> Vec<f32> {
+    while parts.len() > 1 {
+        parts = parts
+            .chunks(2)
+            .map(|pair| pair[0].iter().zip(&pair[1]).map(|(a, b)| a + b).collect())
+            .collect();
+    }
+    parts.remove(0)
+}
+
+#[test]
+fn every_number_of_ranks_gives_the_same_bits() {
+    let rows = 5;
+    for (k, n) in [(1024, 50), (128, 3), (136, 7), (8 * 33, 48)] {
+        let (x, w) = (floats(3, rows * k), floats(4, n * k));
+        for dtype in DTYPES {
+            let one = stored(&x, &tensor(dtype, n, k, &w), Summation::EightBlocks);
+            for ranks in [2, 4, 8] {
+                let parts = (0..ranks).map(|rank| {
+                    let shard = tensor(dtype, n, k / ranks, &columns(&w, k, rank, ranks));
+                    stored(
+                        &columns(&x, k, rank, ranks),
+                        &shard,
+                        Summation::Shard { ranks },
+                    )
+                });
+                let sum = all_reduce(parts.collect());
+                assert_eq!(bits(&one), bits(&sum), "{ranks} ranks, K = {k}");
+            }
+            let shards = (0..8).map(|rank| {
+                let shard = tensor(dtype, n, k / 8, &columns(&w, k, rank, 8));
+                stored(&columns(&x, k, rank, 8), &shard, Summation::Whole)
+            });
+            assert_eq!(bits(&one), bits(&all_reduce(shards.collect())), "K = {k}");
+        }
+    }
+    let (x, w) = (
+        floats(3, 1024),
+        tensor(Dtype::F32, 9, 1024, &floats(4, 9 * 1024)),
+    );
+    let blocks = stored(&x, &w, Summation::EightBlocks);
+    assert_ne!(bits(&blocks), bits(&stored(&x, &w, Summation::Whole)));
+}
+
+#[test]
+#[should_panic(expected = "3 ranks share a product")]
+fn three_ranks_are_refused() {
+    let w = tensor(Dtype::F32, 1, 128, &floats(1, 128));
+    stored(&floats(2, 128), &w, Summation::Shard { ranks: 3 });
+}
+
+#[test]
+fn adding_is_one_addition_behind_the_product() {
+    let (rows, k, n) = (6, 130, 70);
+    let (x, before) = (floats(1, rows * k), floats(3, rows * n));
+    let w = tensor(Dtype::Bf16, n, k, &floats(2, n * k));
+    let plain = stored(&x, &w, Summation::Whole);
+    let mut out = before.clone().into();
+    product(&x, &w, Summation::Whole, Output::Add, &mut out);
+    let sum: Vec<f32> = before.iter().zip(&plain).map(|(a, b)| a + b).collect();
+    assert_eq!(bits(&out), bits(&sum));
+}
+
+#[test]
+fn padding_rows_are_left_alone() {
+    let w = tensor(Dtype::F32, 3, 4, &floats(2, 12));
+    for live_rows in [0, 2] {
+        let mut out: Box<[f32]> = vec![7.0; 5 * 3].into();
+        let op = Linear {
+            rows: Rows {
+                capacity: 5,
+                live: &live(live_rows),
+            },
+            x: &floats(1, 20).into(),
+            weight: &w,
+            summation: Summation::Whole,
+            output: Output::Store,
+            out: &mut out,
+        };
+        Cpu::default().linear(op).unwrap();
+        assert_eq!(out[live_rows * 3..], vec![7.0; (5 - live_rows) * 3]);
+        assert!(out[..live_rows * 3].iter().all(|v| *v != 7.0));
+    }
+}
+
+#[test]
+fn not_a_number_stays_in_its_row() {
+    let (rows, k, n) = (9, 40, 50);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut x = floats(1, rows * k);
+        let w = tensor(Dtype::F32, n, k, &floats(2, n * k));
+        let clean = stored(&x, &w, Summation::Whole);
+        x[4 * k + 39] = bad;
+        let out = stored(&x, &w, Summation::Whole);
+        for row in 0..rows {
+            let (out, clean) = (&out[row * n..][..n], &clean[row * n..][..n]);
+            if row == 4 {
+                assert!(out.iter().all(|v| !v.is_finite()));
+            } else {
+                assert_eq!(bits(out), bits(clean));
             }
         }
     }

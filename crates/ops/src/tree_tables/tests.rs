@@ -2,7 +2,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::test_batch::{Segment, batch};
+use crate::testing::{Segment, batch};
 
 fn tables(trees: &[&[i32]], padding: &[u32]) -> TreeTables<Cpu> {
     let tokens = vec![0; trees.iter().map(|tree| tree.len()).max().unwrap_or(0)];
