@@ -7,13 +7,10 @@ use serde_json::{Map, Value};
 use super::args::RenderArgs;
 use super::exit::{Exit, Failure};
 use super::{checkpoints, logging, print};
+use crate::chat::conversation;
 use crate::fields::Fields;
-use crate::messages;
 use crate::model_files::ModelFiles;
-use crate::template::Conversation;
-
-/// Tool definitions of one request at most.
-const TOOLS_MAX: usize = 1_024;
+use crate::sampling::RequestRules;
 
 /// Renders and prints.
 pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
@@ -25,6 +22,7 @@ pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::ModelFiles, message));
     };
     let body = read(args)?;
+    // The server's own way from a body to a conversation, with its default rules.
     let conversation = conversation(&Fields::root(&body), &RequestRules::default())
         .map_err(|error| Failure::usage(error.message))?;
     let text = template
