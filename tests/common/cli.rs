@@ -1,5 +1,9 @@
 //! Runs the real binary, and makes checkpoints for it out of the fixtures.
 
+// Every test file uses its own part of this; outside of `#[test]` a failed unwrap is a failed test
+// all the same.
+#![allow(dead_code, clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

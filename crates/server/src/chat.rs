@@ -19,7 +19,7 @@ use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
-pub use request::prompt;
+pub(crate) use request::conversation;
 
 use request::ChatRequest;
 use response::{ChatStream, whole};

@@ -35,11 +35,7 @@ pub(crate) struct ChatRequest {
 }
 
 /// Renders the conversation of a request body: the prompt as text.
-pub fn prompt(
-    fields: &Fields,
-    files: &ModelFiles,
-    rules: &RequestRules,
-) -> Result<String, ApiError> {
+fn prompt(fields: &Fields, files: &ModelFiles, rules: &RequestRules) -> Result<String, ApiError> {
     let conversation = conversation(fields, rules)?;
     let Some(template) = &files.template else {
         let message = "This model has no chat template; use /v1/completions.";
@@ -112,7 +108,11 @@ fn top_logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
     Ok(on.then(|| top.and_then(|top| usize::try_from(top).ok()).unwrap_or(0)))
 }
 
-fn conversation(fields: &Fields, rules: &RequestRules) -> Result<Conversation, ApiError> {
+/// What the template is given for a request body.
+pub(crate) fn conversation(
+    fields: &Fields,
+    rules: &RequestRules,
+) -> Result<Conversation, ApiError> {
     let messages = messages::normalise(fields, rules.lenient_messages)?;
     let continue_final = fields.boolean("continue_final_message")?.unwrap_or(false);
     let generation_prompt = fields.boolean("add_generation_prompt")?;

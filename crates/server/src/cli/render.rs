@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::args::RenderArgs;
 use super::exit::{Exit, Failure};
 use super::{checkpoints, logging, print};
-use crate::chat;
+use crate::chat::conversation;
 use crate::fields::Fields;
 use crate::model_files::ModelFiles;
 use crate::sampling::RequestRules;
@@ -17,14 +17,17 @@ pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let target = checkpoints::target(args.model_path.as_deref())?;
     let files = ModelFiles::read(&target, args.template.chat_template.as_deref())?;
-    if files.template.is_none() {
+    let Some(template) = &files.template else {
         let message = "the model has no chat template; give --chat-template FILE";
         return Err(Failure::new(Exit::ModelFiles, message));
-    }
+    };
     let body = read(args)?;
-    // The server's own way from a body to a prompt, with its default rules.
-    let text = chat::prompt(&Fields::root(&body), &files, &RequestRules::default())
+    // The server's own way from a body to a conversation, with its default rules.
+    let conversation = conversation(&Fields::root(&body), &RequestRules::default())
         .map_err(|error| Failure::usage(error.message))?;
+    let text = template
+        .render(&conversation)
+        .map_err(|refusal| Failure::usage(format!("the chat template refuses: {refusal}")))?;
     if !args.ids {
         print(&text)?;
         return Ok(Exit::Clean);
