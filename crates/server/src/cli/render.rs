@@ -7,13 +7,10 @@ use serde_json::{Map, Value};
 use super::args::RenderArgs;
 use super::exit::{Exit, Failure};
 use super::{checkpoints, logging, print};
+use crate::chat::conversation;
 use crate::fields::Fields;
-use crate::messages;
 use crate::model_files::ModelFiles;
-use crate::template::Conversation;
-
-/// Tool definitions of one request at most.
-const TOOLS_MAX: usize = 1_024;
+use crate::sampling::RequestRules;
 
 /// Renders and prints.
 pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
