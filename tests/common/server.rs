@@ -159,7 +159,8 @@ impl Server {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        receive(request.send_json(body).unwrap())
+        let request = request.content_type("application/json");
+        receive(request.send(body.to_string()).unwrap())
     }
 
     /// Exactly these bytes on a connection of its own, and everything that comes back.
