@@ -1,4 +1,5 @@
 //! Chat completions of the real server with the bundled pair.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[path = "common/server.rs"]
 mod server;

@@ -1,9 +1,7 @@
 //! The real binary as a server, and a client that sees everything it sends.
 
 // Every test file uses its own part of this.
-#![allow(dead_code)]
-// A test fails by panicking.
-#![allow(clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
