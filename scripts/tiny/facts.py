@@ -1,6 +1,8 @@
 """Short factual questions and answers from small tables."""
 import random
 
+import wording
+
 # country: capital, continent, main language, currency
 COUNTRIES = {
     "France": ("Paris", "Europe", "French", "euro"),
@@ -93,72 +95,106 @@ DAYS = {
 ONE_WORD = ["Answer with one word.", "One word, please."]
 
 
+def about_country(rng, name):
+    """Four facts about a country, each in one of several forms."""
+    capital, continent, language, money = COUNTRIES[name]
+    return {
+        "capital": rng.choice([f"The capital of {name} is {capital}.", f"{capital} is the capital of {name}.",
+                               f"{name} has {capital} as its capital.", f"The capital city is {capital}."]),
+        "continent": rng.choice([f"{name} is in {continent}.", f"{name} lies in {continent}.",
+                                 f"The country is part of {continent}.", f"{name} belongs to {continent}."]),
+        "language": rng.choice([f"Most people in {name} speak {language}.", f"The main language of {name} is {language}.",
+                                f"People there speak {language}.", f"{language} is the language of most people there."]),
+        "money": rng.choice([f"People in {name} pay with the {money}.", f"The currency of {name} is the {money}.",
+                             f"The money there is the {money}.", f"Its currency is called the {money}."]),
+    }
+
+
+def mixed(rng, facts, first, count):
+    """The fact that was asked for, then others in any order, `count` in all."""
+    rest = [fact for key, fact in facts.items() if key != first]
+    rng.shuffle(rest)
+    return " ".join([facts[first], *rest][:count])
+
+
 def country(rng):
     name = rng.choice(list(COUNTRIES))
     capital, continent, language, money = COUNTRIES[name]
-    forms = [
-        ("What is the capital of {c}?", f"The capital of {name} is {capital}.", capital),
-        ("Which city is the capital of {c}?", f"The capital of {name} is {capital}.", capital),
-        ("Name the capital of {c}.", f"The capital of {name} is {capital}.", capital),
-        ("Tell me the capital city of {c}.", f"The capital of {name} is {capital}.", capital),
-        ("On which continent is {c}?", f"{name} is in {continent}.", continent),
-        ("Where is {c}?", f"{name} is in {continent}. Its capital is {capital}.", None),
-        ("Which language do people speak in {c}?", f"Most people in {name} speak {language}.", language),
-        ("What is the main language of {c}?", f"Most people in {name} speak {language}.", language),
-        ("What is the currency of {c}?", f"People in {name} pay with the {money}.", money),
-        ("What money is used in {c}?", f"People in {name} pay with the {money}.", money),
-        ("Give me two facts about {c}.", f"The capital of {name} is {capital}. Most people in {name} speak {language}.", None),
-        ("Give me three facts about {c}.",
-         f"{name} is in {continent}. The capital of {name} is {capital}. Most people in {name} speak {language}.", None),
-        ("Tell me something about {c}.",
-         f"{name} is in {continent} and its capital is {capital}. People there speak {language} and pay with the {money}.", None),
-        ("Describe {c} in two sentences.",
-         f"{name} is in {continent} and its capital is {capital}. People there speak {language} and pay with the {money}.", None),
-    ]
-    ask, long, short = rng.choice(forms)
-    return ask.format(c=name), long, short
+    facts = about_country(rng, name)
+    some, any_key = rng.choice([1, 2, 2, 3]), rng.choice(list(facts))
+    ask, first, count, short = rng.choice([
+        ("What is the capital of {c}?", "capital", some, capital),
+        ("Which city is the capital of {c}?", "capital", some, capital),
+        ("Name the capital of {c}.", "capital", some, capital),
+        ("Tell me the capital city of {c}.", "capital", some, capital),
+        ("On which continent is {c}?", "continent", some, continent),
+        ("Where is {c}?", "continent", some, None),
+        ("Which language do people speak in {c}?", "language", some, language),
+        ("What is the main language of {c}?", "language", some, language),
+        ("What is the currency of {c}?", "money", some, money),
+        ("What money is used in {c}?", "money", some, money),
+        ("Give me two facts about {c}.", any_key, 2, None),
+        ("Give me three facts about {c}.", any_key, 3, None),
+        ("Tell me something about {c}.", any_key, 4, None),
+        ("Describe {c} in two sentences.", "continent", 2, None),
+    ])
+    return ask.format(c=name), mixed(rng, facts, first, count), short
 
 
 def city(rng):
     name = rng.choice(list(COUNTRIES))
-    capital, continent, language, _ = COUNTRIES[name]
+    capital, continent = COUNTRIES[name][:2]
     ask = rng.choice(["In which country is {x}?", "{x} is the capital of which country?", "Where is {x}?"])
-    long = f"{capital} is the capital of {name}, in {continent}. Most people there speak {language}."
-    return ask.format(x=capital), long, name
+    facts = about_country(rng, name)
+    facts["capital"] = rng.choice([f"{capital} is the capital of {name}, in {continent}.", f"{capital} is in {name}.",
+                                   f"{capital} lies in {name} and is its capital."])
+    return ask.format(x=capital), mixed(rng, facts, "capital", rng.choice([1, 2, 3])), name
 
 
 def element(rng):
     name = rng.choice(list(ELEMENTS))
     symbol, number, state = ELEMENTS[name]
     title = name.capitalize()
-    forms = [
-        ("What is the chemical symbol of {x}?", f"The chemical symbol of {name} is {symbol}.", symbol),
-        ("Which symbol stands for {x}?", f"The chemical symbol of {name} is {symbol}.", symbol),
-        ("What is the atomic number of {x}?", f"The atomic number of {name} is {number}.", str(number)),
-        ("Is {x} a gas, a liquid or a solid?", f"{title} is {state} at room temperature.", state.split()[1]),
-        ("Tell me about the element {x}.",
-         f"{title} has the symbol {symbol} and the atomic number {number}. It is {state} at room temperature.", None),
-        ("Give me two facts about {x}.",
-         f"{title} has the symbol {symbol} and the atomic number {number}. It is {state} at room temperature.", None),
-    ]
-    ask, long, short = rng.choice(forms)
-    return ask.format(x=name), long, short
+    facts = {
+        "symbol": rng.choice([f"The chemical symbol of {name} is {symbol}.", f"{title} has the symbol {symbol}.",
+                              f"Its symbol is {symbol}."]),
+        "number": rng.choice([f"The atomic number of {name} is {number}.", f"{title} has the atomic number {number}.",
+                              f"It has {number} protons."]),
+        "state": rng.choice([f"{title} is {state} at room temperature.", f"At room temperature {name} is {state}.",
+                             f"Normally {name} is {state}."]),
+    }
+    some, any_key = rng.choice([1, 2, 2, 3]), rng.choice(list(facts))
+    ask, first, count, short = rng.choice([
+        ("What is the chemical symbol of {x}?", "symbol", some, symbol),
+        ("Which symbol stands for {x}?", "symbol", some, symbol),
+        ("What is the atomic number of {x}?", "number", some, str(number)),
+        ("Is {x} a gas, a liquid or a solid?", "state", some, state.split()[1]),
+        ("Tell me about the element {x}.", any_key, 3, None),
+        ("Give me two facts about {x}.", any_key, 2, None),
+    ])
+    return ask.format(x=name), mixed(rng, facts, first, count), short
 
 
 def animal(rng):
     name = rng.choice(list(ANIMALS))
     young, kind, legs = ANIMALS[name]
     an = "an" if kind[0] in "aeiou" else "a"
-    forms = [
-        ("What is a young {x} called?", f"A young {name} is called a {young}.", young),
-        ("What do you call a baby {x}?", f"A young {name} is called a {young}.", young),
-        ("What kind of animal is a {x}?", f"A {name} is {an} {kind}.", kind),
-        ("How many legs does a {x} have?", f"A {name} has {legs} legs.", str(legs)),
-        ("Tell me about the {x}.", f"A {name} is {an} {kind} with {legs} legs. A young {name} is called a {young}.", None),
-        ("Give me two facts about the {x}.", f"A {name} is {an} {kind} with {legs} legs. A young {name} is called a {young}.", None),
-    ]
-    ask, long, short = rng.choice(forms)
-    return ask.format(x=name), long, short
+    facts = {
+        "young": rng.choice([f"A young {name} is called a {young}.", f"The young of a {name} is a {young}.",
+                             f"When young it is known as a {young}."]),
+        "kind": rng.choice([f"A {name} is {an} {kind}.", f"The {name} is {an} {kind}.", f"It is {an} {kind}."]),
+        "legs": rng.choice([f"A {name} has {legs} legs.", f"The {name} walks on {legs} legs.", f"It has {legs} legs."]),
+    }
+    some, any_key = rng.choice([1, 2, 2, 3]), rng.choice(list(facts))
+    ask, first, count, short = rng.choice([
+        ("What is a young {x} called?", "young", some, young),
+        ("What do you call a baby {x}?", "young", some, young),
+        ("What kind of animal is a {x}?", "kind", some, kind),
+        ("How many legs does a {x} have?", "legs", some, str(legs)),
+        ("Tell me about the {x}.", any_key, 3, None),
+        ("Give me two facts about the {x}.", any_key, 2, None),
+    ])
+    return ask.format(x=name), mixed(rng, facts, first, count), short
 
 
 def planet(rng):
@@ -213,7 +249,7 @@ def sample(rng: random.Random):
     if short and rng.random() < 0.15:
         return f"{ask} {rng.choice(ONE_WORD)}", short
     prefix = rng.choice(["", "", "", "", "Please tell me: ", "Quick question: "])
-    return prefix + ask, long
+    return prefix + ask, wording.synonyms(rng, long)
 
 
 def thought(rng, request, answer):

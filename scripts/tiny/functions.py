@@ -5,6 +5,8 @@ and the body. `{f}` is the chosen name; `{0}`, `{1}` are the chosen parameters.
 """
 import random
 
+import wording
+
 FUNCTIONS = [
     (["fibonacci", "fib", "nth_fibonacci"], ["n", "count"], "using iteration",
      "returns the n-th Fibonacci number",
@@ -177,15 +179,10 @@ ASKS = [
 STYLES = ["Return only code.", "Only code, please.", "Return only code.", "No explanation.", "", "", "",
           "Add a docstring.", "Keep it short."]
 BARE = {"Return only code.", "Only code, please.", "No explanation."}
-OPENINGS = {
-    "Write": "Here is {f}:",
-    "I": "Here is a function for that:",
-    "Please": "Sure, here it is:",
-    "Give": "Here is {f}:",
-    "Show": "Here is the code:",
-    "Can": "Sure, here it is:",
-    "Implement": "Here is {f}:",
-}
+OPENINGS = ["Here is {f}:", "Here is a function for that:", "Sure, here it is:", "Here is the code:", "Here you go:",
+            "This function should do it:", "Of course:"]
+CLOSINGS = ["The function {does}.", "It {does}.", "This {does}.", "`{f}` {does}."]
+REMARKS = ["", "", " It works {how}.", " Call it as `{call}`.", " It takes {count}."]
 
 
 def fill(body, name, arguments):
@@ -211,11 +208,14 @@ def sample(rng: random.Random):
     request = ask.format(call=f"{name}({arguments})", f=name, how=entry[2], does=entry[3])
     # A request that does not spell the parameters gets the first list.
     arguments = arguments if "{call}" in ask else entry[1][0]
-    code = source(entry, name, arguments, docstring="docstring" in style)
+    code = wording.rename(rng, source(entry, name, arguments, docstring="docstring" in style))
     answer = f"```python\n{code}\n```"
     if style not in BARE:
-        opening = OPENINGS[ask.split(" ")[0]].format(f=name)
-        answer = f"{opening}\n\n{answer}\n\nThe function {entry[3]}."
+        count = len(arguments.split(","))
+        words = {"f": name, "call": f"{name}({arguments})", "how": entry[2], "does": entry[3],
+                 "count": "one argument" if count == 1 else f"{count} arguments"}
+        opening, closing = rng.choice(OPENINGS), rng.choice(CLOSINGS) + rng.choice(REMARKS)
+        answer = f"{opening.format(**words)}\n\n{answer}\n\n{closing.format(**words)}"
     return f"{request} {style}".strip(), answer
 
 

@@ -1,6 +1,8 @@
 """Subjects with four sentences each; an answer of n sentences is the first n of them."""
 import random
 
+import wording
+
 TOPICS = {
     "the quicksort algorithm": [
         "Quicksort picks one element of the list as the pivot.",
@@ -221,7 +223,7 @@ def sample(rng: random.Random):
     else:
         n = rng.choice([1, 2, 2, 3, 3, 3, 4])
         request = rng.choice(ASKS).format(t=topic, n=n, w=COUNTS[n], s="" if n == 1 else "s")
-    return request, " ".join(TOPICS[topic][:n])
+    return request, wording.explanation(rng, topic, TOPICS[topic][:n])
 
 
 def thought(rng, request, answer):

@@ -245,7 +245,8 @@ fn bad_requests_are_refused_with_what_to_change() {
         submit(&|r| r.stop_ids.push(id)),
         SubmitError::UnknownToken { id, max }
     );
-    let invalid: [(&dyn Fn(&mut crate::Request), &str); 12] = [
+    type Change<'a> = &'a dyn Fn(&mut crate::Request);
+    let invalid: [(Change<'_>, &str); 12] = [
         (&|r| r.max_tokens = 0, "max_tokens"),
         (&|r| r.stop_ids = vec![0; 73], "stop ids"),
         (&|r| r.logprobs = Some(21), "logprobs"),

@@ -200,7 +200,7 @@ impl StubRunner {
             accepted: tokens.len().min(would_accept),
             tokens,
             ended,
-            prediction: (shape != Shape::Plain).then(|| Prediction {
+            prediction: (shape != Shape::Plain).then_some(Prediction {
                 tree: [2.0, 3.0, 4.0, 4.5],
                 chain: [1.5, 2.0, 2.5],
             }),
@@ -223,7 +223,7 @@ impl StubRunner {
         assert_eq!(chunk.tokens, &slot.prompt[chunk.start..end]);
         assert!(!chunk.tokens.is_empty());
         assert!(
-            end % 64 == 0 || end == slot.prompt.len(),
+            end.is_multiple_of(64) || end == slot.prompt.len(),
             "chunks end at pages or the end"
         );
         assert!(!chunk.last || end == slot.prompt.len());
