@@ -8,10 +8,13 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Longer than proxies keep idle connections, so that they close first.
 const IDLE: Duration = Duration::from_secs(90);
+/// A connection so young may have a request under way that was not read yet: closing it now would
+/// be a reset instead of an answer.
+const FRESH: Duration = Duration::from_millis(500);
 /// Pause after a failed accept: usually the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -89,12 +92,16 @@ async fn connection(
     let service = TowerToHyperService::new(router);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
+    let settled = Instant::now() + FRESH;
     let result = match guard {
         None => connection.await,
         Some((mut closes, guard)) => {
             let result = tokio::select! {
                 result = connection.as_mut() => result,
-                () = closing_begins(&mut closes) => {
+                () = async {
+                    closing_begins(&mut closes).await;
+                    tokio::time::sleep_until(settled).await;
+                } => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
