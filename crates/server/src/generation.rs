@@ -123,3 +123,97 @@ impl Generation {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use engine::{RequestId, TokenUpdate};
+
+    use super::*;
+    use crate::testing::{END_OF_TURN, byte_vocabulary};
+    use crate::text_stream::{Split, TextOptions};
+
+    fn generation(stop: &str) -> Generation {
+        let options = TextOptions {
+            split: Split::Off,
+            stops: vec![stop.to_owned()],
+            include_stop: false,
+            end_ids: vec![END_OF_TURN],
+            stop_ids: Vec::new(),
+            skip_special: true,
+            min_tokens: 0,
+        };
+        Generation::new(TextStream::new(Arc::new(byte_vocabulary()), options))
+    }
+
+    fn update(ids: &[u32], reason: Option<FinishReason>) -> RequestUpdate {
+        let token = |&id: &u32| TokenUpdate { id, logprob: None };
+        RequestUpdate {
+            id: RequestId(1),
+            prompt_logprobs: Vec::new(),
+            tokens: ids.iter().map(token).collect(),
+            finish: reason.map(|reason| Finish {
+                reason,
+                prompt_tokens: 3,
+                completion_tokens: 9,
+                stats: RequestStats::default(),
+            }),
+        }
+    }
+
+    fn ended(progress: Progress) -> Result<Outcome, Interruption> {
+        match progress {
+            Progress::Ended(outcome) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_stop_string_is_reported_once_and_what_follows_is_dropped() {
+        let mut generation = generation("bc");
+        let mut deltas = Vec::new();
+        let ids = [97, 98, 99, 100];
+        let progress = generation.take(update(&ids, None), &mut deltas);
+        assert_eq!(progress, Progress::Enough(3));
+        let progress = generation.take(update(&ids, None), &mut deltas);
+        assert_eq!(progress, Progress::Going);
+        let last = update(&[], Some(FinishReason::Finished));
+        let outcome = ended(generation.take(last, &mut deltas)).unwrap();
+        assert_eq!(outcome.matched, Some(Matched::Text("bc".to_owned())));
+        assert_eq!((outcome.prompt_tokens, outcome.completion_tokens), (3, 3));
+        let text: String = deltas.iter().map(|delta| delta.text.as_str()).collect();
+        assert_eq!(text, "a");
+    }
+
+    #[test]
+    fn a_stop_string_in_the_last_step_is_a_stop_all_the_same() {
+        let ids = [97, 98, 99, 100];
+        let last = update(&ids, Some(FinishReason::Length));
+        let outcome = ended(generation("bc").take(last, &mut Vec::new())).unwrap();
+        assert_eq!(outcome.finish_reason(), "stop");
+        assert_eq!(outcome.completion_tokens, 3);
+    }
+
+    #[test]
+    fn limits_and_ends_of_turn_are_told_apart() {
+        let finish = |ids: &[u32], reason| {
+            ended(generation("x").take(update(ids, Some(reason)), &mut Vec::new())).unwrap()
+        };
+        let length = finish(&[97], FinishReason::Length);
+        assert_eq!((length.finish_reason(), length.matched), ("length", None));
+        let stop = finish(&[97, END_OF_TURN], FinishReason::Stop);
+        assert_eq!(stop.matched, Some(Matched::EndOfTurn));
+        assert_eq!(stop.completion_tokens, 2);
+    }
+
+    #[test]
+    fn failures_are_no_outcomes() {
+        let take = |reason| {
+            ended(generation("x").take(update(&[97], Some(reason)), &mut Vec::new())).unwrap_err()
+        };
+        assert_eq!(take(FinishReason::Aborted), Interruption::Aborted);
+        let failed = take(FinishReason::Error("why".to_owned()));
+        assert_eq!(failed, Interruption::Failed("why".to_owned()));
+    }
+}
