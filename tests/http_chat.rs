@@ -1,4 +1,5 @@
 //! Chat completions of the real server with the bundled pair.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[path = "common/server.rs"]
 mod server;
@@ -74,8 +75,10 @@ fn the_answer_has_the_documented_shape() {
     assert_eq!(spec["num_spec_steps"], steps);
     assert_eq!(spec["num_accepted_draft_tokens"], accepted);
     assert!(accepted > 0, "the drafter drafts");
-    // The first token belongs to the prefill, every other one to a step.
-    assert_eq!(1 + steps + accepted, output.as_u64().unwrap());
+    // The first token belongs to the prefill. A step adds one token to those it accepted, unless
+    // the last one it accepted was the end.
+    let surplus = 1 + steps + accepted - output.as_u64().unwrap();
+    assert!(surplus <= 1, "{answer}");
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn usage_is_sent_on_demand() {
 #[test]
 fn several_choices_are_independent_and_stream_the_same() {
     let server = Server::shared();
-    let extra = json!({"n": 3, "temperature": 1.2, "seed": 7, "max_tokens": 24});
+    let extra = json!({"n": 3, "temperature": 2, "seed": 7, "max_tokens": 40});
     let body = with(chat("Tell me a story."), extra);
     let whole = server.post(CHAT, &body).ok();
     let texts: Vec<_> = whole["choices"]

@@ -1,4 +1,5 @@
 //! Text completions of the real server with the bundled pair.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[path = "common/server.rs"]
 mod server;
@@ -87,7 +88,7 @@ fn prompts_come_alone_or_many_as_text_or_ids() {
 fn echo_and_log_probabilities_cover_the_prompt() {
     let server = Server::shared();
     let prompt = "The capital of France is";
-    let extra = json!({"echo": true, "logprobs": 3});
+    let extra = json!({"echo": true, "logprobs": 3, "skip_special_tokens": false});
     let answer = server
         .post(PATH, &with(request(json!(prompt)), extra.clone()))
         .ok();

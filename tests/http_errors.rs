@@ -1,4 +1,5 @@
 //! Everything a client can do wrong, and what it is told.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[path = "common/server.rs"]
 mod server;
@@ -12,71 +13,80 @@ use server::{Server, chat, post_bytes, with};
 const CHAT: &str = "/v1/chat/completions";
 const INVALID: &str = "invalid_request_error";
 
-#[test]
-fn fields_of_the_wrong_kind() {
+/// A chat request with these fields is refused with this code about this field.
+fn refused(cases: &[(Value, &str, &str)]) {
     let server = Server::shared();
-    let user = json!({"role": "user", "content": "a"});
-    for (extra, code, param) in [
-        (
-            json!({"model": null}),
-            "missing_required_parameter",
-            "model",
-        ),
-        (json!({"model": 1}), "invalid_type", "model"),
-        (
-            json!({"messages": null}),
-            "missing_required_parameter",
-            "messages",
-        ),
+    for (extra, code, param) in cases {
+        let reply = server.post(CHAT, &with(chat("a"), extra.clone()));
+        let message = reply.refused(400, INVALID, Some(code), Some(param));
+        assert!(
+            !message.is_empty() && message.len() < 400,
+            "{extra}: {message}"
+        );
+    }
+}
+
+#[test]
+fn messages_of_the_wrong_kind() {
+    let message = |message: Value| json!({"messages": [{"role": "user", "content": "a"}, message]});
+    let (missing, kind) = ("missing_required_parameter", "invalid_type");
+    refused(&[
+        (json!({"model": null}), missing, "model"),
+        (json!({"model": 1}), kind, "model"),
+        (json!({"messages": null}), missing, "messages"),
         (json!({"messages": []}), "empty_array", "messages"),
-        (json!({"messages": "a"}), "invalid_type", "messages"),
-        (
-            json!({"messages": [{"role": "user", "content": 1}]}),
-            "invalid_type",
-            "messages.[0].content",
-        ),
-        (
-            json!({"messages": [user, {"role": "x", "content": ""}]}),
-            "invalid_value",
-            "messages.[1].role",
-        ),
+        (json!({"messages": "a"}), kind, "messages"),
         (
             json!({"messages": [{"role": "system", "content": "a"}]}),
             "invalid_messages",
             "messages",
         ),
         (
-            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-            "unsupported_value",
-            "messages.[0].content.[0].type",
+            message(json!({"role": "user", "content": 1})),
+            kind,
+            "messages.[1].content",
         ),
+        (
+            message(json!({"role": "x", "content": ""})),
+            "invalid_value",
+            "messages.[1].role",
+        ),
+        (
+            message(json!({"role": "user", "content": [{"type": "image_url"}]})),
+            "unsupported_value",
+            "messages.[1].content.[0].type",
+        ),
+        (
+            json!({"continue_final_message": true}),
+            "invalid_value",
+            "continue_final_message",
+        ),
+        (
+            json!({"reasoning_effort": "vast"}),
+            "invalid_value",
+            "reasoning_effort",
+        ),
+    ]);
+}
+
+#[test]
+fn numbers_out_of_range() {
+    let kind = "invalid_type";
+    refused(&[
         (
             json!({"temperature": 2.5}),
             "decimal_above_max_value",
             "temperature",
         ),
-        (json!({"temperature": "hot"}), "invalid_type", "temperature"),
+        (json!({"temperature": "hot"}), kind, "temperature"),
         (json!({"top_p": -1}), "decimal_below_min_value", "top_p"),
         (
             json!({"max_tokens": 0}),
             "integer_below_min_value",
             "max_tokens",
         ),
-        (json!({"max_tokens": 1.5}), "invalid_type", "max_tokens"),
+        (json!({"max_tokens": 1.5}), kind, "max_tokens"),
         (json!({"n": 100}), "integer_above_max_value", "n"),
-        (
-            json!({"stop": ["a", "b", "c", "d", "e"]}),
-            "array_above_max_length",
-            "stop",
-        ),
-        (json!({"stop": ""}), "invalid_value", "stop.[0]"),
-        (json!({"top_logprobs": 2}), "invalid_value", "top_logprobs"),
-        (
-            json!({"stream_options": {}}),
-            "invalid_value",
-            "stream_options",
-        ),
-        (json!({"stream": "yes"}), "invalid_type", "stream"),
         (
             json!({"logit_bias": {"999999": 1}}),
             "invalid_value",
@@ -87,36 +97,41 @@ fn fields_of_the_wrong_kind() {
             "invalid_value",
             "stop_token_ids.[0]",
         ),
-        (json!({"seed": 1e30}), "invalid_type", "seed"),
+        (json!({"seed": 1e30}), kind, "seed"),
+        (json!({"top_logprobs": 2}), "invalid_value", "top_logprobs"),
+    ]);
+}
+
+#[test]
+fn options_that_cannot_be_honoured() {
+    let (field, value) = ("unsupported_parameter", "unsupported_value");
+    refused(&[
+        (
+            json!({"stop": ["a", "b", "c", "d", "e"]}),
+            "array_above_max_length",
+            "stop",
+        ),
+        (json!({"stop": ""}), "invalid_value", "stop.[0]"),
+        (
+            json!({"stream_options": {}}),
+            "invalid_value",
+            "stream_options",
+        ),
+        (json!({"stream": "yes"}), "invalid_type", "stream"),
         (
             json!({"response_format": {"type": "json_object"}}),
-            "unsupported_value",
+            value,
             "response_format",
         ),
-        (
-            json!({"chat_template": "{{ 1 }}"}),
-            "unsupported_parameter",
-            "chat_template",
-        ),
+        (json!({"chat_template": "{{ 1 }}"}), field, "chat_template"),
         (
             json!({"tools": [{"type": "web_search"}]}),
-            "unsupported_value",
+            value,
             "tools.[0].type",
         ),
-        (
-            json!({"tool_choice": "required"}),
-            "unsupported_value",
-            "tool_choice",
-        ),
-        (json!({"audio": {}}), "unsupported_parameter", "audio"),
-    ] {
-        let reply = server.post(CHAT, &with(chat("a"), extra.clone()));
-        let message = reply.refused(400, INVALID, Some(code), Some(param));
-        assert!(
-            !message.is_empty() && message.len() < 400,
-            "{extra}: {message}"
-        );
-    }
+        (json!({"tool_choice": "required"}), value, "tool_choice"),
+        (json!({"audio": {}}), field, "audio"),
+    ]);
 }
 
 #[test]

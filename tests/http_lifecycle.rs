@@ -1,14 +1,15 @@
 //! Clients that go away, servers that end, and the numbers in between.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[path = "common/server.rs"]
 mod server;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use server::{Server, chat, events, with};
+use server::{Server, chat, events, mark, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const RUNNING: &str = "vllm:num_requests_running";
@@ -66,22 +67,46 @@ fn a_client_that_goes_away_takes_its_work_with_it() {
 }
 
 #[test]
-fn a_client_that_does_not_read_stops_nobody() {
+fn a_client_that_does_not_read_is_given_up_and_stops_nobody() {
     let server = Server::start(&["--slow-client-timeout=1"]);
-    let ids: Vec<u32> = (0..1_500).collect();
-    let body = json!({"model": "", "prompt": ids, "max_tokens": 1_500, "echo": true,
-        "logprobs": 20, "stream": true, "ignore_eos": true, "n": 4});
+    // About 20 MB in 14,000 events: more than socket buffers and the stream's channel hold.
+    let body = json!({"model": "", "prompt": [40], "max_tokens": 2_000, "logprobs": 20,
+        "stream": true, "stream_options": {"continuous_usage_stats": true}, "ignore_eos": true,
+        "n": 7, "speculative": false});
     let lazy = server.begin("/v1/completions", &body);
-    server.until_metric(RUNNING, 4.0, LATER);
+    server.until_metric(RUNNING, 7.0, LATER);
     for _ in 0..3 {
-        let began = Instant::now();
-        server
-            .post(CHAT, &with(chat("Hi"), json!({"max_tokens": 4})))
-            .ok();
-        assert!(began.elapsed() < Duration::from_secs(10));
+        let body = with(chat("Hi"), json!({"max_tokens": 4}));
+        server.post(CHAT, &body).ok();
     }
+    server.until_metric(RUNNING, 0.0, Duration::from_secs(60));
+    assert_eq!(server.metric("sglang:num_aborted_requests_total"), 7.0);
     drop(lazy);
-    server.until_metric(RUNNING, 0.0, Duration::from_secs(5));
+}
+
+#[test]
+fn hidden_reasoning_is_no_silence() {
+    let server = Server::start(&["--sse-keep-alive-interval=1"]);
+    let thinking = json!({"enable_thinking": true, "include_reasoning": false,
+        "speculative": false, "logit_bias": {(mark("</think>").to_string()): -100}});
+    let mut stream = BufReader::new(server.begin(CHAT, &with(endless(), thinking)));
+    let seen = read_until(&mut stream, ": keep-alive");
+    assert!(!seen.contains("data:"), "{seen}");
+}
+
+#[test]
+fn http_2_without_tls() {
+    let server = Server::shared();
+    let mut stream = server.connect();
+    // The preface and an empty SETTINGS frame.
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .unwrap();
+    stream.write_all(&settings).unwrap();
+    let mut frame = [0; 9];
+    stream.read_exact(&mut frame).unwrap();
+    assert_eq!(frame[3..5], [4, 0], "the server's SETTINGS: {frame:?}");
 }
 
 #[test]
@@ -167,52 +192,59 @@ fn a_second_signal_ends_the_wait() {
     assert!(began.elapsed() < Duration::from_secs(6));
 }
 
+/// A sample of each family that scrapers of either kind look for.
+const SAMPLES: &[&str] = &[
+    "sglang:num_running_reqs",
+    "vllm:num_requests_running",
+    "sglang:num_queue_reqs",
+    "vllm:num_requests_waiting",
+    "sglang:token_usage",
+    "vllm:kv_cache_usage_perc",
+    "sglang:mamba_usage",
+    "sglang:max_total_num_tokens",
+    "sglang:gen_throughput",
+    "sglang:cache_hit_rate",
+    "vllm:prefix_cache_hits_total",
+    "vllm:prompt_tokens_total",
+    "sglang:generation_tokens_total",
+    "vllm:generation_tokens_total",
+    "sglang:num_requests_total",
+    "vllm:num_preemptions_total",
+    "sglang:time_to_first_token_seconds_count",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:inter_token_latency_seconds_sum",
+    "sglang:e2e_request_latency_seconds_count",
+    "vllm:request_queue_time_seconds_count",
+    "sglang:queue_time_seconds_count",
+    "vllm:request_prompt_tokens_count",
+    "sglang:spec_verify_calls_total",
+    "vllm:spec_decode_num_drafts_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "spinney_accept_length_count",
+    "sglang:spec_accept_length",
+    "spinney_build_info",
+    "vllm:cache_config_info",
+    "vllm:request_success_total",
+    "spinney_step_phase_seconds_count",
+];
+
 #[test]
-fn counters_start_at_zero_and_add_up() {
+fn counters_start_at_zero() {
     let server = Server::start(&[]);
     let text = server.get("/metrics").text;
-    for name in [
-        "sglang:num_running_reqs",
-        "vllm:num_requests_running",
-        "sglang:num_queue_reqs",
-        "vllm:num_requests_waiting",
-        "sglang:token_usage",
-        "vllm:kv_cache_usage_perc",
-        "sglang:mamba_usage",
-        "sglang:max_total_num_tokens",
-        "sglang:gen_throughput",
-        "sglang:cache_hit_rate",
-        "vllm:prefix_cache_hits_total",
-        "vllm:prompt_tokens_total",
-        "sglang:generation_tokens_total",
-        "vllm:generation_tokens_total",
-        "sglang:num_requests_total",
-        "vllm:num_preemptions_total",
-        "sglang:time_to_first_token_seconds_count",
-        "vllm:time_to_first_token_seconds_bucket",
-        "vllm:inter_token_latency_seconds_sum",
-        "sglang:e2e_request_latency_seconds_count",
-        "vllm:request_queue_time_seconds_count",
-        "sglang:queue_time_seconds_count",
-        "vllm:request_prompt_tokens_count",
-        "sglang:spec_verify_calls_total",
-        "vllm:spec_decode_num_drafts_total",
-        "vllm:spec_decode_num_draft_tokens_total",
-        "vllm:spec_decode_num_accepted_tokens_total",
-        "spinney_accept_length_count",
-        "sglang:spec_accept_length",
-        "spinney_build_info",
-        "vllm:cache_config_info",
-        "vllm:request_success_total",
-        "spinney_step_phase_seconds_count",
-    ] {
-        assert!(
-            text.contains(&format!("\n{name}{{model_name=\"spinney-tiny\"")),
-            "{name}\n{text}"
-        );
+    for name in SAMPLES {
+        let start = format!("\n{name}{{model_name=\"spinney-tiny\"");
+        assert!(text.contains(&start), "{name}\n{text}");
     }
-    assert!(text.contains("vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"spinney-tiny\",position=\"14\"} 0"));
-    assert!(text.contains("finished_reason=\"stop\"} 0"));
+    let last = "accepted_tokens_per_pos_total{model_name=\"spinney-tiny\",position=\"14\"} 0\n";
+    assert!(text.contains(last), "{text}");
+    assert!(text.contains("finished_reason=\"stop\"} 0\n"), "{text}");
+}
+
+#[test]
+fn counters_add_up() {
+    let server = Server::start(&[]);
     let mut tokens = 0;
     let mut prompt = 0;
     for extra in [

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::{App, InFlight};
 use crate::error::ApiError;
-use crate::metrics::Ending;
+use crate::metrics::{ActiveHttp, Ending};
 use crate::sequence_group::{News, SequenceGroup};
 
 /// Writes that may wait for a client to read them.
@@ -62,15 +62,20 @@ pub(crate) async fn respond(
         Some(None) | None => None,
     };
     let (sender, receiver) = channel(PENDING_MAX);
-    let writer = Writer {
+    let silent = first.is_none();
+    let mut writer = Writer {
         sender,
         slow: limits.slow_client_timeout,
         keep_alive: patience,
-        silent: first.is_none(),
+        written: Instant::now(),
     };
+    let active = ActiveHttp::new(Arc::clone(&app.metrics));
     tokio::spawn(async move {
-        writer.run(group, format, first).await;
-        drop(in_flight);
+        // The headers go out because nothing happened for long: something has to be said now.
+        if !silent || writer.write(Bytes::from_static(KEEP_ALIVE)).await {
+            writer.run(group, format, first).await;
+        }
+        drop((in_flight, active));
     });
     let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
     let mut response = Response::new(body);
@@ -103,21 +108,18 @@ struct Writer {
     sender: Sender<Bytes>,
     slow: Duration,
     keep_alive: Duration,
-    /// The headers went out because nothing happened for long; say so at once.
-    silent: bool,
+    /// When something was last written: news need not have any text to show.
+    written: Instant,
 }
 
 impl Writer {
     /// Writes until the end; returning early drops the group, which ends its work.
     async fn run(
-        self,
+        mut self,
         mut group: SequenceGroup,
         mut format: impl StreamFormat,
         mut first: Option<News>,
     ) {
-        if self.silent && !self.write(Bytes::from_static(KEEP_ALIVE)).await {
-            return;
-        }
         let mut chunks = Vec::new();
         loop {
             let news = match first.take() {
@@ -158,26 +160,33 @@ impl Writer {
         }
     }
 
-    /// The next news; comments while there are none. `None`: the client is gone.
-    async fn wait(&self, group: &mut SequenceGroup) -> Option<Option<Result<News, ApiError>>> {
+    /// The next news; comments while there is nothing to show. `None`: the client is gone.
+    async fn wait(&mut self, group: &mut SequenceGroup) -> Option<Option<Result<News, ApiError>>> {
         loop {
+            let rest = self.keep_alive.saturating_sub(self.written.elapsed());
+            if rest.is_zero() {
+                if !self.write(Bytes::from_static(KEEP_ALIVE)).await {
+                    return None;
+                }
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = self.sender.closed() => return None,
-                news = timeout(self.keep_alive, group.next()) => match news {
-                    Ok(news) => return Some(news),
-                    Err(_) if self.write(Bytes::from_static(KEEP_ALIVE)).await => {}
-                    Err(_) => return None,
+                news = timeout(rest, group.next()) => if let Ok(news) = news {
+                    return Some(news);
                 },
             }
         }
     }
 
     /// Whether the client still reads.
-    async fn write(&self, bytes: Bytes) -> bool {
-        match self.slow {
+    async fn write(&mut self, bytes: Bytes) -> bool {
+        let sent = match self.slow {
             Duration::ZERO => self.sender.send(bytes).await.is_ok(),
             limit => self.sender.send_timeout(bytes, limit).await.is_ok(),
-        }
+        };
+        self.written = Instant::now();
+        sent
     }
 }

@@ -9,7 +9,7 @@ mod report;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{RequestStats, StepTiming};
 use histogram::Histogram;
@@ -184,7 +184,6 @@ impl Metrics {
 
     /// A request came in.
     pub(crate) fn count_http_request(&self, endpoint: &str, method: &str) {
-        self.http_active.fetch_add(1, Ordering::Relaxed);
         count(&self.http_requests, [endpoint, method]);
     }
 
@@ -194,11 +193,6 @@ impl Metrics {
             &self.http_responses,
             [endpoint, method, &status.to_string()],
         );
-    }
-
-    /// Its body is complete or given up.
-    pub(crate) fn count_http_end(&self) {
-        self.http_active.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Where the time of a step went.
@@ -213,6 +207,24 @@ impl Metrics {
         for (histogram, ms) in self.step_phases.iter().zip(parts) {
             histogram.observe(ms / 1e3, 1);
         }
+    }
+}
+
+/// One active HTTP request, as long as this exists.
+#[derive(Debug)]
+pub(crate) struct ActiveHttp(Arc<Metrics>);
+
+impl ActiveHttp {
+    /// Counts it.
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        metrics.http_active.fetch_add(1, Ordering::Relaxed);
+        ActiveHttp(metrics)
+    }
+}
+
+impl Drop for ActiveHttp {
+    fn drop(&mut self) {
+        self.0.http_active.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

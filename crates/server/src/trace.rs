@@ -11,22 +11,13 @@ use axum::response::Response;
 use crate::app::App;
 use crate::error::ErrorCode;
 use crate::ids;
-use crate::metrics::Metrics;
+use crate::metrics::ActiveHttp;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The id of a request: the client's own or a fresh one.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub(crate) String);
-
-/// Counts an active request until the handler is done, whatever becomes of it.
-struct Active(Arc<Metrics>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.count_http_end();
-    }
-}
 
 /// Names the request, counts it, logs it.
 pub(crate) async fn trace(
@@ -50,7 +41,7 @@ pub(crate) async fn trace(
     request.extensions_mut().insert(RequestId(id.clone()));
     app.metrics
         .count_http_request(&endpoint, method_name(&method));
-    let active = Active(Arc::clone(&app.metrics));
+    let active = ActiveHttp::new(Arc::clone(&app.metrics));
     let mut response = next.run(request).await;
     drop(active);
     let status = response.status().as_u16();

@@ -58,45 +58,26 @@ impl CompletionRequest {
             ));
         }
         let echo = fields.boolean("echo")?.unwrap_or(false);
-        let (fields_map, none) = without_zero(body, echo)?;
-        let mut options = GenerationOptions::read(&Fields::root(&fields_map), &app.files, rules)?;
-        if !["max_tokens", "max_completion_tokens"]
-            .iter()
-            .any(|name| fields.get(name).is_some())
-        {
+        let (rest, no_output) = without_zero(body, echo)?;
+        let mut options = GenerationOptions::read(&Fields::root(&rest), &app.files, rules)?;
+        let limits = ["max_tokens", "max_completion_tokens"];
+        if !limits.iter().any(|name| fields.get(name).is_some()) {
             options.max_tokens = Some(MAX_TOKENS_DEFAULT);
         }
         app.check_choices(options.choices)?;
         let streaming = Streaming::read(&fields, app.config.stream_usage)?;
         let logprobs = logprobs(&fields)?;
+        let planning = Planning {
+            app,
+            options: &options,
+            echo,
+            no_output,
+            logprobs,
+        };
         let mut planned = Vec::new();
         let mut echoes = Vec::new();
         for prompt in prompts(&fields, app.files.vocabulary.len())? {
-            let (ids, text) = match prompt {
-                Prompt::Text(text) => (app.encode(&text)?, echo.then_some(text)),
-                Prompt::Ids(ids) => {
-                    let text = echo.then(|| app.files.vocabulary.decode(&ids, false));
-                    (ids, text)
-                }
-            };
-            let limit = match none {
-                true => options
-                    .limit(ids.len(), app.engine.info(), rules, "prompt")
-                    .map(|_| 0)?,
-                false => options.limit(ids.len(), app.engine.info(), rules, "prompt")?,
-            };
-            for choice in 0..options.choices {
-                let mut request = options.request(ids.clone(), limit, choice);
-                request.logprobs = logprobs;
-                request.prompt_logprobs = match (echo, none) {
-                    (true, true) => Some(logprobs.unwrap_or(0)),
-                    (true, false) => logprobs,
-                    (false, _) => None,
-                };
-                let text = options.text.clone();
-                planned.push(Planned { request, text });
-            }
-            echoes.push(text.map(|text| Echo { text, ids }));
+            echoes.push(planning.plan(prompt, &mut planned)?);
         }
         let style = CompletionStyle {
             id: ids::random_id("cmpl-"),
@@ -116,6 +97,45 @@ impl CompletionRequest {
             streaming,
             style,
         })
+    }
+}
+
+/// What all prompts of a request share.
+struct Planning<'a> {
+    app: &'a App,
+    options: &'a GenerationOptions,
+    echo: bool,
+    /// The prompt is all that is wanted.
+    no_output: bool,
+    logprobs: Option<usize>,
+}
+
+impl Planning<'_> {
+    /// Appends the sequences of one prompt; returns what comes in front of their outputs.
+    fn plan(&self, prompt: Prompt, planned: &mut Vec<Planned>) -> Result<Option<Echo>, ApiError> {
+        let app = self.app;
+        let (ids, text) = match prompt {
+            Prompt::Text(text) => (app.encode(&text)?, self.echo.then_some(text)),
+            Prompt::Ids(ids) => {
+                let text = self.echo.then(|| app.files.vocabulary.decode(&ids, false));
+                (ids, text)
+            }
+        };
+        let (info, rules) = (app.engine.info(), &app.config.rules);
+        let limit = self.options.limit(ids.len(), info, rules, "prompt")?;
+        for choice in 0..self.options.choices {
+            let limit = if self.no_output { 0 } else { limit };
+            let mut request = self.options.request(ids.clone(), limit, choice);
+            request.logprobs = self.logprobs;
+            request.prompt_logprobs = match (self.echo, self.no_output) {
+                (true, true) => Some(self.logprobs.unwrap_or(0)),
+                (true, false) => self.logprobs,
+                (false, _) => None,
+            };
+            let text = self.options.text.clone();
+            planned.push(Planned { request, text });
+        }
+        Ok(text.map(|text| Echo { text, ids }))
     }
 }
 
