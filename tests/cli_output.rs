@@ -329,7 +329,8 @@ fn the_bundled_pair_answers() {
         "--json",
     ])
     .json();
-    assert_eq!(output["text"], "The capital of France is Paris.");
+    let text = output["text"].as_str().unwrap();
+    assert!(text.contains("Paris"), "{text}");
     assert_eq!(output["finish_reason"], "stop");
     let mean = output["metrics"]["mean_acceptance_length"]
         .as_f64()

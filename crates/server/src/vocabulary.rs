@@ -188,4 +188,25 @@ mod tests {
         assert!(!vocabulary.is_special(ids[0]));
         assert_eq!(vocabulary.bytes(u32::MAX), b"");
     }
+
+    /// `tests/fixtures/tokenizer`, made by `scripts/golden/tokenizer.py`.
+    #[test]
+    fn bundled_tokenizer_gives_the_golden_ids() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let json = std::fs::read(folder.join("spinney-tiny/tokenizer.json")).unwrap();
+        let vocabulary = Vocabulary::read(&json, "tokenizer.json").unwrap();
+        let golden = folder.join("../../tests/fixtures/tokenizer/cases.json");
+        let golden: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+        let cases = golden["cases"].as_array().unwrap();
+        assert!(cases.len() > 20);
+        for case in cases {
+            let ids = vocabulary.encode(case["text"].as_str().unwrap()).unwrap();
+            assert_eq!(serde_json::json!(ids), case["ids"], "{}", case["name"]);
+            for (skip, key) in [(false, "decoded"), (true, "decoded_without_special")] {
+                let decoded = vocabulary.decode(&ids, skip);
+                assert_eq!(decoded, case[key], "{} {key}", case["name"]);
+            }
+        }
+    }
 }
