@@ -403,7 +403,10 @@ fn add_columns<V: Vector, const N: usize>(
     out: &mut [f32],
 ) {
     let out = &mut out.as_chunks_mut::<LANES>().0[..N];
-    let mut sums: [V; N] = std::array::from_fn(|n| V::load(&out[n]));
+    let mut sums = [V::splat(0.0); N];
+    for n in 0..N {
+        sums[n] = V::load(&out[n]);
+    }
     for (t, &weight) in weights.iter().enumerate() {
         let row = &values[t * stride..][..N * LANES];
         let row = row.as_chunks::<LANES>().0;

@@ -99,16 +99,19 @@ fn balanced<const R: usize, const O: usize>(
     while count > 1 {
         count /= 2;
         for i in 0..count {
-            parts[i] = std::array::from_fn(|r| {
-                std::array::from_fn(|o| parts[2 * i][r][o] + parts[2 * i + 1][r][o])
-            });
+            for r in 0..R {
+                for o in 0..O {
+                    parts[i][r][o] = parts[2 * i][r][o] + parts[2 * i + 1][r][o];
+                }
+            }
         }
     }
     parts[0]
 }
 
 /// The dot products of R rows with O rows of the same length. Lanes 0..8 and 8..16 are summed in
-/// two passes, so that R * O sums fit the registers.
+/// two passes, so that R * O sums fit the registers. Loops instead of closures over vectors: a
+/// closure that is not inlined is compiled without the instruction set of its caller.
 #[inline(always)]
 fn dots<V: Vector, T: Lane, const R: usize, const O: usize>(
     x: [&[f32]; R],
@@ -128,8 +131,11 @@ fn dots<V: Vector, T: Lane, const R: usize, const O: usize>(
         let mut local = [[V::splat(0.0); O]; R];
         let mut at = half;
         while at < chunks {
-            // SAFETY: every slice has `columns / LANES == chunks` chunks.
-            let w_at: [V; O] = std::array::from_fn(|o| T::load(unsafe { w[o].get_unchecked(at) }));
+            let mut w_at = [V::splat(0.0); O];
+            for o in 0..O {
+                // SAFETY: every slice has `columns / LANES == chunks` chunks.
+                w_at[o] = T::load(unsafe { w[o].get_unchecked(at) });
+            }
             for r in 0..R {
                 // SAFETY: as above.
                 let x_at = V::load(unsafe { x[r].get_unchecked(at) });
@@ -150,7 +156,13 @@ fn dots<V: Vector, T: Lane, const R: usize, const O: usize>(
         }
         *sums = local;
     }
-    std::array::from_fn(|r| std::array::from_fn(|o| halves[0][r][o].add(halves[1][r][o]).sum()))
+    let mut sums = [[0.0; O]; R];
+    for r in 0..R {
+        for o in 0..O {
+            sums[r][o] = halves[0][r][o].add(halves[1][r][o]).sum();
+        }
+    }
+    sums
 }
 
 /// What follows the last whole chunk, with zeros behind.

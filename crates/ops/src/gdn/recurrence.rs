@@ -76,7 +76,10 @@ fn decay_and_error<V: Vector>(state: &mut [TileRow], token: Token<'_>) -> [V; VE
         }
     }
     let beta = V::splat(token.beta);
-    std::array::from_fn(|i| V::load(&token.value[i]).sub(dot[i]).mul(beta))
+    for i in 0..VECTORS {
+        dot[i] = V::load(&token.value[i]).sub(dot[i]).mul(beta);
+    }
+    dot
 }
 
 #[inline(always)]
