@@ -9,10 +9,18 @@ use server::{Server, chat, events, mark, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const QUESTION: &str = "What is the capital of France?";
+/// How the answer begins, whatever else the bundled model was taught to add.
 const ANSWER: &str = "The capital of France is Paris.";
 
 fn content(answer: &Value) -> &str {
     answer["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+/// The whole greedy answer.
+fn reference(server: &Server) -> String {
+    let answer = server.post(CHAT, &chat(QUESTION)).ok();
+    assert!(content(&answer).starts_with(ANSWER), "{answer}");
+    content(&answer).to_owned()
 }
 
 /// Text of one choice of a stream under a name of its deltas.
@@ -51,7 +59,7 @@ fn the_answer_has_the_documented_shape() {
     assert_eq!(fingerprint.strip_prefix("fp_").unwrap().len(), 10);
     assert!(answer["created"].as_u64().unwrap() > 1_700_000_000);
     let expected = json!([{"index": 0,
-        "message": {"role": "assistant", "content": ANSWER, "refusal": null},
+        "message": {"role": "assistant", "content": reference(&server), "refusal": null},
         "logprobs": null, "finish_reason": "stop", "matched_stop": null, "stop_reason": null}]);
     assert_eq!(answer["choices"], expected);
     let usage = &answer["usage"];
@@ -126,7 +134,7 @@ fn a_stream_is_the_answer_in_pieces_and_in_order() {
     assert_eq!(usage["choices"], json!([]));
     let whole = server.post(CHAT, &chat(QUESTION)).ok();
     assert_eq!(usage["usage"], whole["usage"]);
-    assert_eq!(streamed(&chunks, 0, "content"), ANSWER);
+    assert_eq!(streamed(&chunks, 0, "content"), content(&whole));
 }
 
 #[test]
@@ -315,7 +323,7 @@ fn log_probabilities_follow_the_text() {
                 .map(|b| b.as_u64().unwrap() as u8),
         );
     }
-    assert_eq!(String::from_utf8(bytes).unwrap(), ANSWER);
+    assert_eq!(String::from_utf8(bytes).unwrap(), reference(&server));
     let chunks = events(&server.post(CHAT, &with(body, json!({"stream": true}))).text);
     let streamed: Vec<_> = choices(&chunks, 0)
         .filter_map(|choice| choice["logprobs"]["content"].as_array())
@@ -427,12 +435,15 @@ fn null_is_the_same_as_nothing() {
     let answer = server
         .post(CHAT, &with(chat(QUESTION), Value::Object(nulls)))
         .ok();
-    assert_eq!(content(&answer), ANSWER);
+    assert_eq!(content(&answer), reference(&server));
     let unknown = with(
         chat(QUESTION),
         json!({"never_heard_of": {"a": [1]}, "user": "me"}),
     );
-    assert_eq!(content(&server.post(CHAT, &unknown).ok()), ANSWER);
+    assert_eq!(
+        content(&server.post(CHAT, &unknown).ok()),
+        reference(&server)
+    );
 }
 
 #[test]
@@ -442,7 +453,7 @@ fn an_answer_can_be_continued() {
         {"role": "user", "content": QUESTION},
         {"role": "assistant", "content": "The capital of France is"}]});
     let answer = server.post("/chat/completions/", &body).ok();
-    assert_eq!(content(&answer), " Paris.");
+    assert!(content(&answer).starts_with(" Paris."), "{answer}");
 }
 
 #[test]
