@@ -326,6 +326,24 @@ fn a_full_queue() {
 }
 
 #[test]
+fn more_sequences_than_slots_and_queue_hold() {
+    let server = Server::start(&["--max-running-requests=2", "--max-queued-requests=1"]);
+    let body = |prompts: usize, n: usize| {
+        let prompts = vec!["Hi"; prompts];
+        json!({"model": "spinney-tiny", "prompt": prompts, "n": n, "max_tokens": 1})
+    };
+    for (prompts, n) in [(4, 1), (2, 2)] {
+        let reply = server.post("/v1/completions", &body(prompts, n));
+        let code = Some("array_above_max_length");
+        reply.refused(400, INVALID, code, Some("prompt"));
+        assert!(reply.text.contains("at most 3 at a time"), "{}", reply.text);
+    }
+    server.post("/v1/completions", &body(1, 1)).ok();
+    let server = Server::start(&["--max-running-requests=1", "--max-queued-requests=0"]);
+    server.post("/v1/completions", &body(4, 1)).ok();
+}
+
+#[test]
 fn requests_that_take_too_long_to_begin() {
     let server = Server::start(&["--max-running-requests=1", "--request-timeout=1"]);
     let long = with(chat("Hi"), json!({"ignore_eos": true, "stream": true}));

@@ -96,6 +96,11 @@ impl EngineHandle {
         &self.shared.info
     }
 
+    /// Requests that may wait; 0 = no limit.
+    pub fn queue_max(&self) -> usize {
+        self.shared.queue_max
+    }
+
     /// Takes no more requests; the thread ends when the last one has ended.
     pub fn drain(&self) {
         self.shared.enter(Phase::Draining);

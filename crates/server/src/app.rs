@@ -185,6 +185,19 @@ impl App {
         Err(ApiError::invalid("integer_above_max_value", "n", message))
     }
 
+    /// Refuses more sequences than slots and queue ever hold together.
+    pub(crate) fn check_sequences(&self, prompts: usize, choices: usize) -> Result<(), ApiError> {
+        let slots = self.engine.stats().slots_total;
+        match too_many_sequences(prompts, choices, slots, self.engine.queue_max()) {
+            None => Ok(()),
+            Some(message) => Err(ApiError::invalid(
+                "array_above_max_length",
+                "prompt",
+                message,
+            )),
+        }
+    }
+
     /// The client's form of an engine's refusal.
     pub(crate) fn refusal(&self, error: SubmitError) -> ApiError {
         let full = matches!(error, SubmitError::QueueFull { .. });
@@ -205,6 +218,25 @@ impl App {
         let waiting = self.engine.stats().waiting as u64;
         (waiting * 125).clamp(1_000, 60_000)
     }
+}
+
+/// What to say about a request whose sequences cannot all be taken, however idle the server is.
+/// A `queue` of 0 has no limit.
+fn too_many_sequences(
+    prompts: usize,
+    choices: usize,
+    slots: usize,
+    queue: usize,
+) -> Option<String> {
+    let sequences = prompts.saturating_mul(choices);
+    let most = slots.saturating_add(queue);
+    (queue > 0 && sequences > most).then(|| {
+        format!(
+            "Invalid 'prompt': {prompts} prompts with n = {choices} make {sequences} sequences, \
+             but this server takes at most {most} at a time ({slots} running, {queue} waiting). \
+             Send fewer prompts per request or a smaller n."
+        )
+    })
 }
 
 /// 404 about a model.
@@ -228,4 +260,20 @@ fn fingerprint(model_path: &str, config: &str, device: &str) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     format!("fp_{digits}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_beyond_slots_and_queue_are_too_many() {
+        assert_eq!(too_many_sequences(3, 2, 4, 2), None);
+        let message = too_many_sequences(7, 1, 4, 2).unwrap();
+        assert!(message.contains("7 sequences"), "{message}");
+        assert!(message.contains("at most 6 at a time"), "{message}");
+        assert!(too_many_sequences(4, 2, 4, 3).is_some());
+        assert_eq!(too_many_sequences(64, 128, 1, 0), None, "no limit");
+        assert_eq!(too_many_sequences(64, 128, 1, usize::MAX), None);
+    }
 }

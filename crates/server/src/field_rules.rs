@@ -254,7 +254,7 @@ mod tests {
 
     fn refusal(body: Value, strict: bool) -> Option<(&'static str, String)> {
         let fields = Fields::root(body.as_object().unwrap());
-        let checked = check(&fields, strict, &Metrics::new()).and_then(|()| tools(&fields));
+        let checked = check(&fields, strict, &Metrics::new("m")).and_then(|()| tools(&fields));
         checked
             .err()
             .map(|error| (error.code.unwrap(), error.param.unwrap()))

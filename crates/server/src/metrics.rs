@@ -3,42 +3,15 @@
 //! Two families of names are written from the same numbers, so that dashboards and benchmarks of
 //! either kind work.
 
-mod exposition;
-mod histogram;
+mod families;
+mod registry;
 mod report;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use engine::{RequestStats, StepTiming};
-use histogram::Histogram;
-
-const TTFT: &[f64] = &[
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0,
-    80.0, 160.0, 400.0,
-];
-const TOKEN_TIME: &[f64] = &[
-    0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4,
-    0.6, 0.8, 1.0, 2.0, 4.0, 8.0,
-];
-const REQUEST_TIME: &[f64] = &[
-    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0,
-    1200.0, 2400.0,
-];
-const QUEUE_TIME: &[f64] = &[
-    0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
-];
-const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0,
-    20_000.0, 50_000.0, 100_000.0, 200_000.0,
-];
-const STEP_TIME: &[f64] = &[
-    0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
-];
-const ACCEPT_LENGTH: &[f64] = &[
-    1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0,
-];
+use families::*;
+use registry::{Counter, Gauge, Histogram, Labels, Registry};
 
 /// How a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,20 +36,17 @@ const ENDINGS: [(Ending, &str); 4] = [
 /// Phases of a step as they are reported.
 const STEP_PHASES: [&str; 5] = ["draft", "build", "verify", "sample", "commit"];
 
-type LabelCounts = Mutex<BTreeMap<Vec<String>, u64>>;
-
-/// Everything the server counts itself.
+/// Everything the server counts itself, and the engine's numbers as of the last scrape.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    prompt_tokens: AtomicU64,
-    generated_tokens: AtomicU64,
-    endings: [AtomicU64; 4],
-    disconnected: AtomicU64,
-    http_active: AtomicI64,
-    rejections: LabelCounts,
-    ignored_fields: LabelCounts,
-    http_requests: LabelCounts,
-    http_responses: LabelCounts,
+    registry: Registry,
+    prompt_tokens: Counter,
+    output_tokens: Counter,
+    sequences: Counter,
+    aborted: Counter,
+    endings: [Counter; 4],
+    disconnected: Counter,
+    http_active: Gauge,
     first_token: Histogram,
     between_tokens: Histogram,
     per_token: Histogram,
@@ -91,43 +61,52 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// All zero.
-    pub(crate) fn new() -> Self {
+    /// All zero, of the model with this name.
+    pub(crate) fn new(model: &str) -> Self {
+        let registry = Registry::new(model);
+        report::constants(&registry);
+        let counter = |family| registry.counter(&family, &[]);
+        let histogram = |family| registry.histogram(&family, &[]);
+        let stage = |name| registry.histogram(&STAGES, &[("stage", name)]);
+        let ending = |(_, name)| registry.counter(&ENDED, &[("finished_reason", name)]);
+        let phase = |name| registry.histogram(&STEP_PHASE, &[("phase", name)]);
         Metrics {
-            prompt_tokens: AtomicU64::new(0),
-            generated_tokens: AtomicU64::new(0),
-            endings: Default::default(),
-            disconnected: AtomicU64::new(0),
-            http_active: AtomicI64::new(0),
-            rejections: LabelCounts::default(),
-            ignored_fields: LabelCounts::default(),
-            http_requests: LabelCounts::default(),
-            http_responses: LabelCounts::default(),
-            first_token: Histogram::new(TTFT),
-            between_tokens: Histogram::new(TOKEN_TIME),
-            per_token: Histogram::new(TOKEN_TIME),
-            end_to_end: Histogram::new(REQUEST_TIME),
-            queue: Histogram::new(QUEUE_TIME),
-            prefill: Histogram::new(REQUEST_TIME),
-            decode: Histogram::new(REQUEST_TIME),
-            prompt_size: Histogram::new(TOKENS),
-            output_size: Histogram::new(TOKENS),
-            accept_length: Histogram::new(ACCEPT_LENGTH),
-            step_phases: std::array::from_fn(|_| Histogram::new(STEP_TIME)),
+            prompt_tokens: counter(PROMPT_TOKENS),
+            output_tokens: counter(OUTPUT_TOKENS),
+            sequences: counter(SEQUENCES),
+            aborted: counter(ABORTED),
+            endings: ENDINGS.map(ending),
+            disconnected: counter(DISCONNECTED),
+            http_active: registry.gauge(&HTTP_ACTIVE, &[]),
+            first_token: histogram(FIRST_TOKEN),
+            between_tokens: histogram(BETWEEN_TOKENS),
+            per_token: histogram(PER_TOKEN),
+            end_to_end: histogram(END_TO_END),
+            queue: histogram(QUEUE),
+            prefill: histogram(PREFILL).and(stage("prefill")),
+            decode: histogram(DECODE).and(stage("decode")),
+            prompt_size: histogram(PROMPT_SIZE),
+            output_size: histogram(OUTPUT_SIZE),
+            accept_length: histogram(ACCEPT_LENGTH),
+            step_phases: STEP_PHASES.map(phase),
+            registry,
         }
+    }
+
+    /// Has to be called now and then: observations take memory until then, or until a scrape.
+    pub(crate) fn upkeep(&self) {
+        self.registry.upkeep();
     }
 
     /// Tokens of a prompt were taken in.
     pub(crate) fn count_prompt(&self, tokens: usize) {
-        self.prompt_tokens
-            .fetch_add(tokens as u64, Ordering::Relaxed);
+        self.prompt_tokens.add(tokens as u64);
         self.prompt_size.observe(tokens as f64, 1);
     }
 
     /// `tokens` output tokens that count.
     pub(crate) fn count_output(&self, tokens: usize) {
-        self.generated_tokens
-            .fetch_add(tokens as u64, Ordering::Relaxed);
+        self.output_tokens.add(tokens as u64);
     }
 
     /// The first token came after so many seconds.
@@ -138,7 +117,7 @@ impl Metrics {
     /// `tokens` tokens came at once, `seconds` after the ones before.
     pub(crate) fn observe_step(&self, tokens: usize, seconds: f64) {
         self.between_tokens
-            .observe(seconds / tokens.max(1) as f64, tokens as u64);
+            .observe(seconds / tokens.max(1) as f64, tokens);
     }
 
     /// A sequence ended as it should, after `seconds` in all and with so many tokens.
@@ -154,8 +133,7 @@ impl Metrics {
         }
         for (accepted, &steps) in stats.acceptance_histogram.iter().enumerate() {
             if steps > 0 {
-                self.accept_length
-                    .observe(accepted as f64 + 1.0, steps as u64);
+                self.accept_length.observe(accepted as f64 + 1.0, steps);
             }
         }
     }
@@ -163,36 +141,48 @@ impl Metrics {
     /// A sequence ended.
     pub(crate) fn count_ending(&self, ending: Ending) {
         if let Some(index) = ENDINGS.iter().position(|(known, _)| *known == ending) {
-            self.endings[index].fetch_add(1, Ordering::Relaxed);
+            self.endings[index].add(1);
+        }
+        self.sequences.add(1);
+        if ending == Ending::Abort {
+            self.aborted.add(1);
         }
     }
 
     /// A client went away before its answer was complete.
     pub(crate) fn count_disconnect(&self) {
-        self.disconnected.fetch_add(1, Ordering::Relaxed);
+        self.disconnected.add(1);
     }
 
     /// A generation request was refused with this `code`.
     pub(crate) fn count_rejection(&self, code: &str) {
-        count(&self.rejections, [code]);
+        self.count(&REJECTIONS, &[("reason", code)]);
     }
 
     /// A field was accepted and has no effect.
     pub(crate) fn count_ignored(&self, field: &str) {
-        count(&self.ignored_fields, [field]);
+        self.count(&IGNORED_FIELDS, &[("field", field)]);
     }
 
     /// A request came in.
     pub(crate) fn count_http_request(&self, endpoint: &str, method: &str) {
-        count(&self.http_requests, [endpoint, method]);
+        let labels = [("endpoint", endpoint), ("method", method)];
+        self.count(&HTTP_REQUESTS, &labels);
     }
 
     /// Its response went out.
     pub(crate) fn count_http_response(&self, endpoint: &str, method: &str, status: u16) {
-        count(
-            &self.http_responses,
-            [endpoint, method, &status.to_string()],
-        );
+        let status = status.to_string();
+        let labels = [
+            ("endpoint", endpoint),
+            ("method", method),
+            ("status_code", &status),
+        ];
+        self.count(&HTTP_RESPONSES, &labels);
+    }
+
+    fn count(&self, family: &Family, labels: Labels<'_>) {
+        self.registry.counter(family, labels).add(1);
     }
 
     /// Where the time of a step went.
@@ -217,19 +207,13 @@ pub(crate) struct ActiveHttp(Arc<Metrics>);
 impl ActiveHttp {
     /// Counts it.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.http_active.fetch_add(1, Ordering::Relaxed);
+        metrics.http_active.add(1.0);
         ActiveHttp(metrics)
     }
 }
 
 impl Drop for ActiveHttp {
     fn drop(&mut self) {
-        self.0.http_active.fetch_sub(1, Ordering::Relaxed);
+        self.0.http_active.add(-1.0);
     }
-}
-
-fn count<const N: usize>(counts: &LabelCounts, labels: [&str; N]) {
-    let key = labels.map(str::to_owned).to_vec();
-    let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-    *counts.entry(key).or_default() += 1;
 }

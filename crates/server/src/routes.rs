@@ -75,13 +75,8 @@ fn both(router: AppRouter, path: &str, method: MethodRouter<Arc<App>>) -> AppRou
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let name = app
-        .config
-        .served_model_names
-        .first()
-        .map_or("", String::as_str);
     let stats = app.engine.stats();
-    let text = app.metrics.report(name, app.engine.info(), &stats);
+    let text = app.metrics.report(app.engine.info(), &stats);
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,

@@ -20,6 +20,8 @@ use crate::updates::Updates;
 
 /// How often slow changes are looked for.
 const POLL: Duration = Duration::from_millis(20);
+/// How often observations are summed up.
+const UPKEEP: Duration = Duration::from_secs(1);
 /// What clients get to read the last bytes, and the engine to end.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -142,7 +144,8 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
         return Err(ServeError::Config(reason.to_owned()));
     };
     let Engine { handle, outputs } = engine;
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new(&name));
+    keep_up(&metrics);
     let system = |reason: std::io::Error| ServeError::Engine(reason.to_string());
     let (updates, mut ended) = Updates::start(outputs, Arc::clone(&metrics)).map_err(system)?;
     let mut signals = Signals::new().map_err(system)?;
@@ -185,6 +188,19 @@ fn print_ready(name: &str, address: SocketAddr) {
     let mut out = std::io::stdout().lock();
     // Without a reader of standard output the server serves all the same.
     let _ = writeln!(out, "Serving {name} on http://{address}").and_then(|()| out.flush());
+}
+
+/// Sums observations up every second for as long as there are `metrics`.
+fn keep_up(metrics: &Arc<Metrics>) {
+    let metrics = Arc::downgrade(metrics);
+    tokio::spawn(async move {
+        let mut second = tokio::time::interval(UPKEEP);
+        while let Some(metrics) = metrics.upgrade() {
+            metrics.upkeep();
+            drop(metrics);
+            second.tick().await;
+        }
+    });
 }
 
 /// Waits for the engine, which need not ever become ready.

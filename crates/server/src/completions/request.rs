@@ -76,7 +76,9 @@ impl CompletionRequest {
         };
         let mut planned = Vec::new();
         let mut echoes = Vec::new();
-        for prompt in prompts(&fields, app.files.vocabulary.len())? {
+        let prompts = prompts(&fields, app.files.vocabulary.len())?;
+        app.check_sequences(prompts.len(), options.choices)?;
+        for prompt in prompts {
             echoes.push(planning.plan(prompt, &mut planned)?);
         }
         let style = CompletionStyle {
