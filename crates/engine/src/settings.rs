@@ -134,6 +134,21 @@ fn check_limits(
             "a prefill chunk of {chunk} tokens; it must be 64, 128, 256, 512, 1024 or {CHUNK_MAX}"
         ));
     }
+    if let Some(topk) = config
+        .topk_cap
+        .filter(|topk| !(1..=TOPK_MAX).contains(topk))
+    {
+        return error(format!("a top-k cap of {topk}; it must be 1 to {TOPK_MAX}"));
+    }
+    let budgets = 1..TREE_ROWS_MAX;
+    if let Budget::Fixed(budget) = config.budget
+        && !budgets.contains(&budget)
+    {
+        return error(format!(
+            "a tree budget of {budget}; it must be 1 to {} or auto",
+            TREE_ROWS_MAX - 1
+        ));
+    }
     if !(1..=target.vocab_size).contains(&spec.vocab_used) {
         // A fault of the files, not of an option.
         return Err(EngineError::Model(ModelError::File {
@@ -152,21 +167,6 @@ fn speculation(
     config: &EngineConfig,
     drafter: Option<&DrafterConfig>,
 ) -> Result<Speculation, EngineError> {
-    if let Some(topk) = config
-        .topk_cap
-        .filter(|topk| !(1..=TOPK_MAX).contains(topk))
-    {
-        return error(format!("a top-k cap of {topk}; it must be 1 to {TOPK_MAX}"));
-    }
-    let budgets = 1..TREE_ROWS_MAX;
-    if let Budget::Fixed(budget) = config.budget
-        && !budgets.contains(&budget)
-    {
-        return error(format!(
-            "a tree budget of {budget}; it must be 1 to {} or auto",
-            TREE_ROWS_MAX - 1
-        ));
-    }
     if config.algorithm == Algorithm::None {
         return Ok(Speculation {
             drafting: Drafting::Off,
