@@ -21,8 +21,6 @@ pub enum Exit {
     Device = 4,
     /// The drain limit cut off requests.
     DrainCut = 5,
-    /// The engine stopped making progress.
-    Watchdog = 6,
 }
 
 impl From<Exit> for ExitCode {
