@@ -50,7 +50,9 @@ pub(crate) fn resolve(
     device: String,
 ) -> Result<(Settings, ModelInfo), EngineError> {
     check_limits(spec, config, target)?;
-    let speculation = speculation(config, drafter)?;
+    let mut speculation = speculation(config, drafter)?;
+    // A tiny vocabulary has fewer candidates.
+    speculation.topk = speculation.topk.min(spec.vocab_used);
     let settings = settings(spec, config, target, &speculation)?;
     let runner = &settings.runner;
     let info = ModelInfo {

@@ -71,7 +71,7 @@ impl fmt::Display for Failure {
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
         let exit = match &error {
-            ModelError::Memory(_) | ModelError::Ops(_) => Exit::Device,
+            ModelError::Ops(_) => Exit::Device,
             _ => Exit::ModelFiles,
         };
         Failure::new(exit, error.to_string())
