@@ -422,3 +422,33 @@ fn help_and_version_end_well() {
     // Without a command there is nothing to do.
     assert_eq!(spinney(&[]).code, 2);
 }
+
+#[test]
+fn shipped_configurations_are_understood() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/configs");
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let run = spinney(&["check", "--config", path.to_str().unwrap()]);
+        assert_eq!(run.code, 0, "{}: {}", path.display(), run.stderr);
+        files += 1;
+    }
+    assert!(files > 0);
+}
+
+#[test]
+fn flags_of_the_readme_exist() {
+    let readme = include_str!("../README.md");
+    let help: String = ["serve", "generate", "check", "render"]
+        .map(|command| spinney(&[command, "--help"]).stdout)
+        .concat();
+    let mut seen = 0;
+    for row in readme.lines().filter(|line| line.starts_with("| `--")) {
+        let names = row.split('|').nth(1).unwrap_or_default();
+        for flag in names.split('`').filter(|part| part.starts_with("--")) {
+            assert!(help.contains(&format!("{flag} ")), "no {flag}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "only {seen} flags in the table");
+}

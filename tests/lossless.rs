@@ -103,7 +103,7 @@ fn seeds_matter_and_only_above_temperature_zero() {
     assert_eq!(same(&first, &other, greedy), count);
     let repeated = same(&first, &other, hot);
     assert!(
-        repeated < count / 2,
+        repeated <= count * 2 / 3,
         "{repeated} of {count} texts do not depend on the seed"
     );
 }

@@ -13,6 +13,8 @@ use std::collections::HashMap;
 use engine::{Engine, Request, SamplingParams};
 use pair::{MODES, Mode, Pair, run, stop};
 
+/// Output tokens of a sample: enough for the first draft to be several nodes deep.
+const TOKENS: usize = 6;
 const TOP_K: usize = 6;
 const TEMPERATURE: f32 = 0.9;
 /// Probability of a larger statistic than the one seen, if the law is right. Seeds are fixed, so a
@@ -69,15 +71,14 @@ fn sample(engine: &Engine, prompt: &[u32], seeds: std::ops::Range<u64>) -> (Law,
                 seed,
                 ..SamplingParams::default()
             };
-            pair::request(prompt, sampling, &[], 3)
+            pair::request(prompt, sampling, &[], TOKENS)
         })
         .collect();
     let mut counts = Law::new();
     let mut accepted = 0;
     for output in run(engine, &requests, 16, None) {
-        let [_, second, third] = output.tokens[..] else {
-            panic!("three tokens were asked for: {:?}", output.tokens);
-        };
+        assert_eq!(output.tokens.len(), TOKENS);
+        let [second, third] = [output.tokens[1], output.tokens[2]];
         *counts.entry([second, third]).or_default() += 1.0;
         accepted += output.finish.stats.accepted;
     }

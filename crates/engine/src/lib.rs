@@ -32,7 +32,8 @@ pub use model::{
     TokenLogprob,
 };
 pub use request::{
-    Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, TokenUpdate,
+    Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
+    TokenUpdate,
 };
 pub use stats::{EngineStats, ShapeStats};
 

@@ -1,7 +1,7 @@
 //! What crosses between server and engine.
 
 use model::{SamplingParams, TokenLogprob};
-use ops::{LOGIT_BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX};
+use ops::{EMIT_MAX, LOGIT_BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX};
 
 use crate::{ModelInfo, SubmitError};
 
@@ -73,6 +73,42 @@ pub struct Finish {
     pub completion_tokens: usize,
     /// Counters and times.
     pub stats: RequestStats,
+    /// Every verify pass, for [`Finish::trim`].
+    pub records: Vec<StepRecord>,
+}
+
+/// What a verify pass did for one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepRecord {
+    /// Output tokens before it.
+    pub before: u32,
+    /// Verified nodes without the root.
+    pub drafted: u8,
+    /// Accepted nodes.
+    pub accepted: u8,
+}
+
+impl Finish {
+    /// Lets only the first `kept` output tokens count, and the counters say so: a pass all of whose
+    /// tokens were dropped is none, of the others only kept nodes are accepted ones. So they do not
+    /// depend on how late the decision to end came.
+    pub fn trim(&mut self, kept: usize) {
+        let kept = kept.min(self.completion_tokens);
+        self.completion_tokens = kept;
+        self.records
+            .retain(|record| (record.before as usize) < kept);
+        let stats = &mut self.stats;
+        (stats.steps, stats.drafted, stats.accepted) = (self.records.len(), 0, 0);
+        stats.acceptance_histogram = vec![0; EMIT_MAX];
+        for record in &self.records {
+            // The pass emitted its accepted nodes and one token more.
+            let room = kept - record.before as usize;
+            let accepted = usize::from(record.accepted).min(room);
+            stats.drafted += usize::from(record.drafted);
+            stats.accepted += accepted;
+            stats.acceptance_histogram[accepted] += 1;
+        }
+    }
 }
 
 /// Why a request ended.

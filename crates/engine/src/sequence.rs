@@ -3,22 +3,11 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use model::StepSequence;
-use ops::EMIT_MAX;
-
 use crate::auto::PhiAverage;
 use crate::kv_pool::BlockTable;
 use crate::state_pool::StateSlot;
-use crate::{Finish, FinishReason, Request, RequestId, RequestStats};
-
-/// What a verify pass did.
-#[derive(Clone, Copy, Debug)]
-struct StepRecord {
-    /// Output tokens before it.
-    before: u32,
-    drafted: u8,
-    accepted: u8,
-}
+use crate::{Finish, FinishReason, Request, RequestId, RequestStats, StepRecord};
+use model::StepSequence;
 
 /// A running sequence.
 #[derive(Debug)]
@@ -126,50 +115,28 @@ impl Sequence {
         });
     }
 
-    /// The terminal report. Of the output `kept` tokens count, and so do the counters: a pass all
-    /// of whose tokens were dropped is none, of the others only kept nodes are accepted ones.
-    /// They do not depend on how late the caller's decision came.
+    /// The terminal report, of which only the first `kept` output tokens count.
     pub(crate) fn finish(&self, reason: FinishReason, kept: usize) -> Finish {
-        let kept = kept.min(self.emitted);
-        let mut stats = RequestStats {
-            acceptance_histogram: vec![0; EMIT_MAX],
-            ..RequestStats::default()
-        };
-        for record in &self.steps {
-            let room = kept.saturating_sub(record.before as usize);
-            if room == 0 {
-                break;
-            }
-            let accepted = usize::from(record.accepted).min(room);
-            stats.steps += 1;
-            stats.drafted += usize::from(record.drafted);
-            stats.accepted += accepted;
-            stats.acceptance_histogram[accepted] += 1;
-        }
-        debug_assert_counters(&stats);
         let ms = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.duration_since(from).as_secs_f64() * 1e3,
             _ => 0.0,
         };
         let now = Some(Instant::now());
-        stats.queue_ms = ms(Some(self.submitted), self.prefill_began.or(now));
-        stats.prefill_ms = ms(self.prefill_began, self.first_token.or(now));
-        stats.decode_ms = ms(self.first_token, self.last_token);
-        Finish {
+        let mut finish = Finish {
             reason,
             prompt_tokens: self.request.prompt.len(),
-            completion_tokens: kept,
-            stats,
-        }
+            completion_tokens: self.emitted,
+            stats: RequestStats {
+                queue_ms: ms(Some(self.submitted), self.prefill_began.or(now)),
+                prefill_ms: ms(self.prefill_began, self.first_token.or(now)),
+                decode_ms: ms(self.first_token, self.last_token),
+                ..RequestStats::default()
+            },
+            records: self.steps.clone(),
+        };
+        finish.trim(kept);
+        finish
     }
-}
-
-/// `sum h[k] = steps` and `sum k h[k] = accepted`.
-fn debug_assert_counters(stats: &RequestStats) {
-    let histogram = &stats.acceptance_histogram;
-    let accepted: usize = histogram.iter().enumerate().map(|(k, n)| k * n).sum();
-    debug_assert_eq!(histogram.iter().sum::<usize>(), stats.steps);
-    debug_assert_eq!(accepted, stats.accepted);
 }
 
 #[cfg(test)]

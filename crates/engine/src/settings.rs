@@ -50,7 +50,9 @@ pub(crate) fn resolve(
     device: String,
 ) -> Result<(Settings, ModelInfo), EngineError> {
     check_limits(spec, config, target)?;
-    let speculation = speculation(config, drafter)?;
+    let mut speculation = speculation(config, drafter)?;
+    // A tiny vocabulary has fewer candidates.
+    speculation.topk = speculation.topk.min(spec.vocab_used);
     let settings = settings(spec, config, target, &speculation)?;
     let runner = &settings.runner;
     let info = ModelInfo {
@@ -134,6 +136,21 @@ fn check_limits(
             "a prefill chunk of {chunk} tokens; it must be 64, 128, 256, 512, 1024 or {CHUNK_MAX}"
         ));
     }
+    if let Some(topk) = config
+        .topk_cap
+        .filter(|topk| !(1..=TOPK_MAX).contains(topk))
+    {
+        return error(format!("a top-k cap of {topk}; it must be 1 to {TOPK_MAX}"));
+    }
+    let budgets = 1..TREE_ROWS_MAX;
+    if let Budget::Fixed(budget) = config.budget
+        && !budgets.contains(&budget)
+    {
+        return error(format!(
+            "a tree budget of {budget}; it must be 1 to {} or auto",
+            TREE_ROWS_MAX - 1
+        ));
+    }
     if !(1..=target.vocab_size).contains(&spec.vocab_used) {
         // A fault of the files, not of an option.
         return Err(EngineError::Model(ModelError::File {
@@ -152,21 +169,6 @@ fn speculation(
     config: &EngineConfig,
     drafter: Option<&DrafterConfig>,
 ) -> Result<Speculation, EngineError> {
-    if let Some(topk) = config
-        .topk_cap
-        .filter(|topk| !(1..=TOPK_MAX).contains(topk))
-    {
-        return error(format!("a top-k cap of {topk}; it must be 1 to {TOPK_MAX}"));
-    }
-    let budgets = 1..TREE_ROWS_MAX;
-    if let Budget::Fixed(budget) = config.budget
-        && !budgets.contains(&budget)
-    {
-        return error(format!(
-            "a tree budget of {budget}; it must be 1 to {} or auto",
-            TREE_ROWS_MAX - 1
-        ));
-    }
     if config.algorithm == Algorithm::None {
         return Ok(Speculation {
             drafting: Drafting::Off,

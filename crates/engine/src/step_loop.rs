@@ -220,6 +220,7 @@ impl<R: StepRunner> StepLoop<R> {
                 queue_ms: waiting.submitted.elapsed().as_secs_f64() * 1e3,
                 ..RequestStats::default()
             },
+            records: Vec::new(),
         });
     }
 
@@ -358,7 +359,9 @@ impl<R: StepRunner> StepLoop<R> {
             if !output.prompt_logprobs.is_empty() {
                 self.update(id).prompt_logprobs = output.prompt_logprobs;
             }
-            if scored {
+            if let Some(fault) = output.not_finite {
+                ended.push((plan.index, FinishReason::Error(fault)));
+            } else if scored {
                 ended.push((plan.index, FinishReason::Length));
             } else if done {
                 let first = output.first.expect("a prompt's end yields the first token");

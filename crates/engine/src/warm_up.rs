@@ -135,6 +135,9 @@ fn begin<R: StepRunner>(
         last: true,
         prompt_logprobs: None,
     }])?;
+    if let Some(fault) = outputs.iter().find_map(|output| output.not_finite.clone()) {
+        return Err(ModelError::NotFinite(fault));
+    }
     let ended = outputs.iter().any(|output| output.ended.is_some());
     Ok((!ended).then_some(Scratch {
         pages,

@@ -27,9 +27,6 @@ pub enum ModelError {
     /// A forward pass produced numbers that are not finite.
     #[error("{0}")]
     NotFinite(String),
-    /// The memory plan does not fit.
-    #[error("{0}")]
-    Memory(String),
     /// The device.
     #[error(transparent)]
     Ops(#[from] ops::OpsError),

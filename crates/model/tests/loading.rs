@@ -478,6 +478,15 @@ fn malformed_configurations_never_panic() {
             &["partial_rotary_factor"],
         );
     }
+    config_error(
+        |c| {
+            c["rope_parameters"]
+                .as_object_mut()
+                .unwrap()
+                .remove("partial_rotary_factor");
+        },
+        &["partial_rotary_factor", "found nothing"],
+    );
     let folder = Checkpoint::target().write();
     for text in ["", "[]", "{", "null", "\u{feff}{}"] {
         folder.put("config.json", text.as_bytes());

@@ -38,17 +38,14 @@ impl Backend for Cpu {
 
     fn alloc<T: Element>(&self, len: usize) -> Result<Box<[T]>, OpsError> {
         let bytes = len.saturating_mul(size_of::<T>());
-        let mut values = Vec::new();
-        values
-            .try_reserve_exact(len)
-            .map_err(|error| OpsError::OutOfMemory {
-                bytes,
-                reason: error.to_string(),
-            })?;
-        values.resize(len, T::zeroed());
+        // Zero pages of the system: a pool takes memory as it is used.
+        let values = bytemuck::allocation::try_zeroed_slice_box(len).map_err(|()| {
+            let reason = "the system refused".to_owned();
+            OpsError::OutOfMemory { bytes, reason }
+        })?;
         self.allocated_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(values.into_boxed_slice())
+        Ok(values)
     }
 
     fn len<T: Element>(&self, buf: &Box<[T]>) -> usize {

@@ -99,10 +99,10 @@ fn balanced<const R: usize, const O: usize>(
     while count > 1 {
         count /= 2;
         for i in 0..count {
-            for r in 0..R {
-                for o in 0..O {
-                    parts[i][r][o] = parts[2 * i][r][o] + parts[2 * i + 1][r][o];
-                }
+            let [left, right] = [parts[2 * i], parts[2 * i + 1]];
+            let pairs = left.as_flattened().iter().zip(right.as_flattened());
+            for (sum, (left, right)) in parts[i].as_flattened_mut().iter_mut().zip(pairs) {
+                *sum = left + right;
             }
         }
     }

@@ -3,14 +3,15 @@
 mod scan_plan;
 
 use self::scan_plan::ScanPlan;
-use crate::limits::{SCAN_SLOTS_MAX, TREE_ROWS_MAX};
+use crate::limits::TREE_ROWS_MAX;
 use crate::{Backend, Batch, Cpu, OpsError};
 
 /// Tables of every row of a batch.
 pub struct TreeTables<B: Backend> {
     /// Rows the tables can hold.
     pub rows_max: usize,
-    /// `[rows_max]` set bit j: row j of the segment is the row itself or an ancestor.
+    /// `[rows_max]` set bit j: row j of the segment is the row itself or an ancestor. The mask of
+    /// attention kernels; the CPU follows `parent` instead.
     pub ancestors: B::Buf<u64>,
     /// `[rows_max]` first child in the segment in rank order, -1 = none.
     pub first_child: B::Buf<i32>,
@@ -29,9 +30,6 @@ pub struct TreeTables<B: Backend> {
 }
 
 impl<B: Backend> TreeTables<B> {
-    /// Slots a scan needs at most.
-    pub const SCAN_SLOTS: usize = SCAN_SLOTS_MAX;
-
     /// Empty tables.
     pub fn new(backend: &B, rows_max: usize) -> Result<Self, OpsError> {
         Ok(TreeTables {

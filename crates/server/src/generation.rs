@@ -105,13 +105,19 @@ impl Generation {
         }
     }
 
-    fn end(&mut self, finish: Finish, deltas: &mut Vec<Delta>) -> Result<Outcome, Interruption> {
+    fn end(
+        &mut self,
+        mut finish: Finish,
+        deltas: &mut Vec<Delta>,
+    ) -> Result<Outcome, Interruption> {
         match finish.reason {
             FinishReason::Aborted => return Err(Interruption::Aborted),
             FinishReason::Error(text) => return Err(Interruption::Failed(text)),
             FinishReason::Stop | FinishReason::Length | FinishReason::Finished => {}
         }
         let rest = self.stream.finish(deltas);
+        // The engine may have ended by itself before it heard of a stop string.
+        finish.trim(self.stream.kept());
         Ok(Outcome {
             matched: self.matched.take(),
             prompt_tokens: finish.prompt_tokens,
@@ -128,7 +134,7 @@ impl Generation {
 mod tests {
     use std::sync::Arc;
 
-    use engine::{RequestId, TokenUpdate};
+    use engine::{RequestId, StepRecord, TokenUpdate};
 
     use super::*;
     use crate::testing::{END_OF_TURN, byte_vocabulary};
@@ -158,6 +164,14 @@ mod tests {
                 prompt_tokens: 3,
                 completion_tokens: 9,
                 stats: RequestStats::default(),
+                // The prefill's token, then a pass of two tokens and one of six.
+                records: [(1, 1), (3, 5)]
+                    .map(|(before, accepted)| StepRecord {
+                        before,
+                        drafted: 15,
+                        accepted,
+                    })
+                    .to_vec(),
             }),
         }
     }
@@ -193,6 +207,10 @@ mod tests {
         let outcome = ended(generation("bc").take(last, &mut Vec::new())).unwrap();
         assert_eq!(outcome.finish_reason(), "stop");
         assert_eq!(outcome.completion_tokens, 3);
+        // Token 3 is the last that counts: the second pass gave nothing.
+        let stats = &outcome.stats;
+        assert_eq!((stats.steps, stats.drafted, stats.accepted), (1, 15, 1));
+        assert_eq!(stats.acceptance_histogram[..3], [0, 1, 0]);
     }
 
     #[test]

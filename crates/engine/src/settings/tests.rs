@@ -212,15 +212,13 @@ fn contexts_and_pools_bound_each_other() {
 #[test]
 fn every_bad_option_is_named_with_what_is_allowed() {
     type Change = fn(&mut LoadSpec, &mut EngineConfig);
-    let cases: [(Change, &[&str]); 18] = [
+    let cases: [(Change, &[&str]); 16] = [
         (|_, c| c.running_max = 0, &["0 running", "1 to 512"]),
         (|_, c| c.running_max = 513, &["513 running", "1 to 512"]),
         (|_, c| c.prefill_chunk = 0, &["0 tokens", "64, 128"]),
         (|_, c| c.prefill_chunk = 32, &["32 tokens", "64, 128"]),
         (|_, c| c.prefill_chunk = 192, &["192 tokens", "64, 128"]),
         (|_, c| c.prefill_chunk = 4096, &["4096 tokens", "2048"]),
-        (|s, _| s.vocab_used = 0, &["0 tokens", "97 rows"]),
-        (|s, _| s.vocab_used = 98, &["98 tokens", "97 rows"]),
         (|_, c| c.topk_cap = Some(0), &["cap of 0", "1 to 15"]),
         (|_, c| c.topk_cap = Some(16), &["cap of 16", "1 to 15"]),
         (
@@ -260,4 +258,25 @@ fn every_bad_option_is_named_with_what_is_allowed() {
             assert!(text.contains(word), "\"{text}\" lacks \"{word}\"");
         }
     }
+}
+
+#[test]
+fn a_tokenizer_larger_than_the_head_is_a_fault_of_the_files() {
+    for tokens in [0, 98] {
+        let mut spec = spec();
+        spec.vocab_used = tokens;
+        let error = resolve_with(|_| {}, &spec, &config()).expect_err("it does not fit");
+        assert!(matches!(error, EngineError::Model(_)));
+        let text = error.to_string();
+        let parts = [format!("it has {tokens} tokens"), "97 rows".to_owned()];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
+fn fewer_tokens_than_candidates_are_all_of_them() {
+    let mut spec = spec();
+    spec.vocab_used = 5;
+    let (settings, _) = resolve_with(|_| {}, &spec, &config()).expect("it fits");
+    assert_eq!(settings.runner.topk, 5);
 }

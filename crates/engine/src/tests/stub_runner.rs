@@ -249,6 +249,7 @@ impl StubRunner {
             slot: chunk.slot,
             first,
             ended,
+            not_finite: None,
             prompt_logprobs: scored,
         }
     }

@@ -89,14 +89,15 @@ fn check_sizes(top: &Fields, config: &DrafterConfig) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Evenly spread over the target, first and last layers left out.
+/// Evenly spread over the target, first and last layers left out; halves go to the even layer, as
+/// where drafters are trained.
 fn default_taps(target_layers: usize, count: usize) -> Vec<usize> {
     if count == 1 {
         return vec![target_layers / 2];
     }
     let span = target_layers.saturating_sub(4) as f64 / (count - 1) as f64;
     (0..count)
-        .map(|i| (1.0 + i as f64 * span).round() as usize)
+        .map(|i| (1.0 + i as f64 * span).round_ties_even() as usize)
         .collect()
 }
 
@@ -171,5 +172,18 @@ impl DrafterConfig {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::default_taps;
+
+    #[test]
+    fn default_taps_are_those_of_the_training_code() {
+        assert_eq!(default_taps(64, 5), [1, 16, 31, 46, 61]);
+        // 7.5 and 20.5 go to 8 and 20.
+        assert_eq!(default_taps(30, 5), [1, 8, 14, 20, 27]);
+        assert_eq!(default_taps(8, 1), [4]);
     }
 }

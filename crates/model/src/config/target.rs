@@ -31,7 +31,11 @@ pub(super) fn read(top: &Fields) -> Result<ModelConfig, ModelError> {
     reject_variants(text)?;
     let (rope_theta, fraction) = rope(text)?;
     let head_dim = text.positive("head_dim", HEADS_MAX)?;
-    let rotary_dim = (head_dim as f64 * fraction.unwrap_or(1.0)).round() as usize;
+    let Some(fraction) = fraction else {
+        let reason = "expected a number (the family's is 0.25), found nothing";
+        return Err(text.error("rope_parameters.partial_rotary_factor", reason));
+    };
+    let rotary_dim = (head_dim as f64 * fraction).round() as usize;
     if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
         let reason = format!("gives {rotary_dim} rotated values of {head_dim}: expected an even");
         return Err(text.error("partial_rotary_factor", &(reason + " number of at least 2")));

@@ -12,6 +12,13 @@ use crate::ModelError;
 use crate::target::Pass;
 use crate::workspace::LOGITS_SLICE_ROWS;
 
+/// What follows a prompt; see [`PrefillOutput`].
+pub(super) struct FirstToken {
+    token: Emitted,
+    ended: Option<CutReason>,
+    not_finite: Option<String>,
+}
+
 impl<B: Backend> Runner<B> {
     /// Runs the chunks in one forward; together they have at most `prefill_rows_max` tokens.
     ///
@@ -26,14 +33,16 @@ impl<B: Backend> Runner<B> {
                 slot: chunk.slot,
                 first: None,
                 ended: None,
+                not_finite: None,
                 prompt_logprobs: self.prompt_logprobs(chunk, start_row)?,
             });
             start_row += chunk.tokens.len();
         }
         let finished = (0..chunks.len()).filter(|index| chunks[*index].last);
-        for (index, (emitted, ended)) in finished.zip(self.prefill_rest(chunks)?) {
-            outputs[index].first = Some(emitted);
-            outputs[index].ended = ended;
+        for (index, first) in finished.zip(self.prefill_rest(chunks)?) {
+            outputs[index].first = Some(first.token);
+            outputs[index].ended = first.ended;
+            outputs[index].not_finite = first.not_finite;
         }
         Ok(outputs)
     }
@@ -43,7 +52,7 @@ impl<B: Backend> Runner<B> {
     pub(super) fn prefill_rest(
         &mut self,
         chunks: &[Chunk<'_>],
-    ) -> Result<Vec<(Emitted, Option<CutReason>)>, ModelError> {
+    ) -> Result<Vec<FirstToken>, ModelError> {
         // The drafter's context reuses the buffer that holds the last hidden states.
         let last_rows = self.select_last_rows(chunks)?;
         self.prefill_context(chunks)?;
@@ -197,10 +206,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Samples the first output token of every prompt that ended; its rows are selected.
-    fn first_tokens(
-        &mut self,
-        chunks: &[Chunk<'_>],
-    ) -> Result<Vec<(Emitted, Option<CutReason>)>, ModelError> {
+    fn first_tokens(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<FirstToken>, ModelError> {
         let mut staging = Staging::default();
         let finished: Vec<&Chunk<'_>> = chunks.iter().filter(|chunk| chunk.last).collect();
         for chunk in &finished {
@@ -208,7 +214,7 @@ impl<B: Backend> Runner<B> {
         }
         let count = finished.len();
         self.selected_head(count)?;
-        self.check_finite(count)?;
+        let faults = self.not_finite(count)?;
         let first = &mut self.first;
         staging.upload(&self.backend, &mut first.batch, count)?;
         self.backend.tree_tables(TreeTablesFrom {
@@ -218,33 +224,38 @@ impl<B: Backend> Runner<B> {
         })?;
         self.sample_and_walk(count, true)?;
         let mut result = Vec::with_capacity(count);
-        for (sequence, chunk) in finished.iter().enumerate() {
+        for ((sequence, chunk), not_finite) in finished.iter().enumerate().zip(faults) {
             let top = self.logprobs_top[chunk.slot];
             let (mut tokens, ended) =
                 self.results
                     .emitted(&self.backend, &self.first.walk, sequence, top)?;
-            let token = tokens.pop().expect("a walk emits at least one token");
-            result.push((token, ended));
+            result.push(FirstToken {
+                token: tokens.pop().expect("a walk emits at least one token"),
+                ended,
+                not_finite,
+            });
         }
         Ok(result)
     }
 
     /// A forward over broken weights shows in the logits; better no token than a random one.
-    fn check_finite(&self, rows: usize) -> Result<(), ModelError> {
+    fn not_finite(&self, rows: usize) -> Result<Vec<Option<String>>, ModelError> {
         let (vocab_rows, used) = (self.slots.vocab_rows, self.slots.vocab_used);
         let mut logits = vec![0.0f32; used];
+        let mut faults = Vec::with_capacity(rows);
         for row in 0..rows {
             self.backend
                 .download(&self.workspace.logits, row * vocab_rows, &mut logits)?;
-            if let Some(id) = logits.iter().position(|logit| !logit.is_finite()) {
-                return Err(ModelError::NotFinite(format!(
+            let fault = logits.iter().position(|logit| !logit.is_finite());
+            faults.push(fault.map(|id| {
+                format!(
                     "the logit of token {id} is {}: the weights hold values that are not finite or \
                      overflow; run `spinney check` on the model folder",
                     logits[id]
-                )));
-            }
+                )
+            }));
         }
-        Ok(())
+        Ok(faults)
     }
 
     /// Samples every row, follows the choices, and moves the sequences on. `first` works on the

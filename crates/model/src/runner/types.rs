@@ -119,6 +119,9 @@ pub struct PrefillOutput {
     pub first: Option<Emitted>,
     /// The first token already ends the sequence.
     pub ended: Option<CutReason>,
+    /// The logits after the prompt are not finite: `first` means nothing and the sequence must not
+    /// go on. The text says which one and what to do.
+    pub not_finite: Option<String>,
     /// Log-probabilities of prompt tokens, in order, if asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
 }

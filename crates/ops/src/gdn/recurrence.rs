@@ -76,8 +76,8 @@ fn decay_and_error<V: Vector>(state: &mut [TileRow], token: Token<'_>) -> [V; VE
         }
     }
     let beta = V::splat(token.beta);
-    for i in 0..VECTORS {
-        dot[i] = V::load(&token.value[i]).sub(dot[i]).mul(beta);
+    for (dot, value) in dot.iter_mut().zip(&token.value) {
+        *dot = V::load(value).sub(*dot).mul(beta);
     }
     dot
 }

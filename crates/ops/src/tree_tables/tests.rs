@@ -99,7 +99,7 @@ fn path(parents: &[i32], row: usize) -> Vec<usize> {
 
 /// Runs the plan on states that record the rows they went through.
 fn scan(tables: &TreeTables<Cpu>, rows: usize) -> (Vec<Vec<usize>>, usize) {
-    let mut slots = [const { None }; TreeTables::<Cpu>::SCAN_SLOTS];
+    let mut slots = [const { None }; crate::limits::SCAN_SLOTS_MAX];
     let mut used = 0;
     let mut states = vec![Vec::new(); rows];
     let mut state: Vec<usize> = Vec::new();

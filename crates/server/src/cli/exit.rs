@@ -21,8 +21,6 @@ pub enum Exit {
     Device = 4,
     /// The drain limit cut off requests.
     DrainCut = 5,
-    /// The engine stopped making progress.
-    Watchdog = 6,
 }
 
 impl From<Exit> for ExitCode {
@@ -73,7 +71,7 @@ impl fmt::Display for Failure {
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
         let exit = match &error {
-            ModelError::Memory(_) | ModelError::Ops(_) => Exit::Device,
+            ModelError::Ops(_) => Exit::Device,
             _ => Exit::ModelFiles,
         };
         Failure::new(exit, error.to_string())

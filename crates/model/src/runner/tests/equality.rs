@@ -173,7 +173,12 @@ fn decode(
                 !sequence.tokens.is_empty(),
                 "a step emits at least one token"
             );
-            assert!(sequence.accepted < sequence.tokens.len() + 1);
+            // Accepted nodes and the target's own token; a cut leaves fewer.
+            let emitted = sequence.tokens.len();
+            match sequence.ended {
+                None => assert_eq!(sequence.accepted + 1, emitted),
+                Some(_) => assert!(sequence.accepted <= emitted),
+            }
             outputs[sequence.slot].extend(sequence.tokens.iter().map(|token| token.id));
         }
     }
@@ -296,4 +301,38 @@ fn drafted_counts_nodes() {
     // Two tokens may still come: one depth of candidates, `topk` of them.
     assert_eq!(step.sequences[0].drafted, config().topk);
     assert_ne!(runner.slots.root[0], NONE);
+}
+
+/// The head runs over slices of at most 256 rows; where they or the chunks end does not show.
+#[test]
+fn prompt_logprobs_do_not_depend_on_slices_and_chunks() {
+    let mut rng = Pcg64Mcg::seed_from_u64(19);
+    let prompt = random_tokens(&mut rng, 391);
+    let with_chunks = |chunk: usize| {
+        let mut runner = runner(RunnerConfig {
+            prefill_rows_max: chunk,
+            ..config()
+        });
+        start(&mut runner, 0, &prompt, &SamplingParams::default());
+        let mut all = Vec::new();
+        for from in (0..prompt.len()).step_by(chunk) {
+            let to = (from + chunk).min(prompt.len());
+            let next = prompt.get(to).copied();
+            let outputs = runner.prefill(&[Chunk {
+                slot: 0,
+                start: from,
+                tokens: &prompt[from..to],
+                last: next.is_none(),
+                prompt_logprobs: Some(PromptLogprobs { top: 4, next }),
+            }]);
+            all.extend(outputs.expect("the chunk runs").remove(0).prompt_logprobs);
+        }
+        all
+    };
+    let whole = with_chunks(512);
+    assert_eq!(whole.len(), prompt.len() - 1);
+    assert!(whole.len() > crate::workspace::LOGITS_SLICE_ROWS);
+    for chunk in [64, 128, 256] {
+        assert!(whole == with_chunks(chunk), "chunks of {chunk} tokens");
+    }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use ops::{Cpu, Dtype, SamplingParams};
 use safetensors::SafeTensors;
 
-use super::{Chunk, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape};
+use super::{Chunk, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape};
 use crate::{CheckpointSource, LoadProgress};
 
 pub(super) fn fixture(name: &str) -> CheckpointSource {
