@@ -50,11 +50,7 @@ impl EngineHandle {
         if life.phase != Phase::Ready {
             return Err(SubmitError::Unavailable(why_not_ready(&life)));
         }
-        let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        let limit = self.shared.queue_max;
-        if limit > 0 && waiting >= limit {
-            return Err(SubmitError::QueueFull { waiting, limit });
-        }
+        self.check_queue()?;
         let id = life.mint();
         // Counted before the thread can see it, so that the count never falls below zero.
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
@@ -68,6 +64,20 @@ impl EngineHandle {
             return Err(SubmitError::Unavailable("its thread has ended".into()));
         }
         Ok(id)
+    }
+
+    /// Requests for which a slot is free do not queue, even if the thread has not seen them yet.
+    fn check_queue(&self) -> Result<(), SubmitError> {
+        let limit = self.shared.queue_max;
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let free = {
+            let stats = &self.shared.counters().stats;
+            stats.slots_total.saturating_sub(stats.running)
+        };
+        if limit > 0 && waiting >= limit + free {
+            return Err(SubmitError::QueueFull { waiting, limit });
+        }
+        Ok(())
     }
 
     /// Ends a request before the next step; unknown ids are ignored. The terminal update says

@@ -309,6 +309,8 @@ impl<R: StepRunner> StepLoop<R> {
                 logprobs: request.logprobs,
             })?;
         }
+        // The queue's limit depends on the slots that are free.
+        self.publish();
         Ok(())
     }
 

@@ -478,6 +478,12 @@ fn malformed_configurations_never_panic() {
             &["partial_rotary_factor"],
         );
     }
+    for eps in [-1.0, 2.0] {
+        config_error(
+            |c| c["rms_norm_eps"] = json!(eps),
+            &["rms_norm_eps", "0 to 1"],
+        );
+    }
     config_error(
         |c| {
             c["rope_parameters"]

@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
 use crate::serve::ServeConfig;
 use crate::updates::Updates;
+use crate::vocabulary::Encoded;
 
 /// A server's state.
 #[derive(Debug)]
@@ -167,12 +168,18 @@ impl App {
         Err(unknown_model(asked))
     }
 
-    /// Ids of a prompt.
-    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, ApiError> {
-        self.files.vocabulary.encode(text).map_err(|reason| {
-            let message = format!("The prompt cannot be tokenised: {}.", shorten(&reason));
-            ApiError::invalid("invalid_value", "prompt", message)
-        })
+    /// Ids of a prompt, which came in the field `param`.
+    pub(crate) fn encode(&self, text: &str, param: &str) -> Result<Vec<u32>, ApiError> {
+        let info = self.engine.info();
+        let context = info.context_length.min(info.tokens_total);
+        match self.files.vocabulary.encode_within(text, context) {
+            Ok(Encoded::Ids(ids)) => Ok(ids),
+            Ok(Encoded::TooMany(count)) => Err(ApiError::context_length(context, count, param)),
+            Err(reason) => {
+                let message = format!("The prompt cannot be tokenised: {}.", shorten(&reason));
+                Err(ApiError::invalid("invalid_value", param, message))
+            }
+        }
     }
 
     /// Refuses more choices than sequences can ever run.

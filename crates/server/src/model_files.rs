@@ -52,6 +52,7 @@ impl ModelFiles {
             .map(|(source, name)| ChatTemplate::new(&source, &name))
             .transpose()?;
         let generation = GenerationDefaults::read(source, &config_text)?;
+        generation.check_ids(vocabulary.len())?;
         Ok(ModelFiles {
             vocabulary: Arc::new(vocabulary),
             template,
@@ -74,6 +75,7 @@ impl GenerationDefaults {
         let mut sampling: Map<String, Value> =
             serde_json::from_slice(generation).map_err(|error| fault(file, &error))?;
         sampling.retain(|_, value| !value.is_null());
+        check_ranges(&sampling, file)?;
         let mut ends = sampling.get("eos_token_id").cloned();
         if ends.is_none() {
             let config: Value =
@@ -109,6 +111,17 @@ impl GenerationDefaults {
         Ok(GenerationDefaults { end_ids, sampling })
     }
 
+    /// Ends of turn must be tokens, else no request could be served.
+    fn check_ids(&self, tokens: usize) -> Result<(), ModelError> {
+        match self.end_ids.iter().find(|&&id| id as usize >= tokens) {
+            None => Ok(()),
+            Some(id) => {
+                let reason = format!("eos_token_id: the tokenizer has {tokens} tokens, found {id}");
+                Err(fault("generation_config.json", &reason))
+            }
+        }
+    }
+
     /// A number of the file.
     pub fn number(&self, name: &str) -> Option<f32> {
         self.sampling
@@ -116,6 +129,35 @@ impl GenerationDefaults {
             .and_then(Value::as_f64)
             .map(|number| number as f32)
     }
+}
+
+/// Defaults have the ranges that requests have.
+fn check_ranges(sampling: &Map<String, Value>, file: &str) -> Result<(), ModelError> {
+    let positive = f64::MIN_POSITIVE;
+    for (key, low, high) in [
+        ("temperature", 0.0, 2.0),
+        ("top_p", 0.0, 1.0),
+        ("top_k", -1.0, f64::from(u32::MAX)),
+        ("min_p", 0.0, 1.0),
+        ("repetition_penalty", positive, 2.0),
+    ] {
+        let Some(value) = sampling.get(key) else {
+            continue;
+        };
+        if !value
+            .as_f64()
+            .is_some_and(|number| (low..=high).contains(&number))
+        {
+            let low = if low == positive {
+                "above 0".to_owned()
+            } else {
+                format!("{low}")
+            };
+            let reason = format!("{key}: expected a number from {low} to {high}, found {value}");
+            return Err(fault(file, &reason));
+        }
+    }
+    Ok(())
 }
 
 /// The template's own file, else the entry of `tokenizer_config.json`.
@@ -198,6 +240,31 @@ mod tests {
         let config = r#"{"text_config": {"eos_token_id": 9}}"#;
         assert_eq!(parse("{}", config).unwrap().end_ids, [9]);
         assert!(parse(r#"{"eos_token_id": "x"}"#, "{}").is_err());
+        assert!(both.check_ids(6).is_ok());
+        let error = both.check_ids(5).unwrap_err().to_string();
+        assert!(error.contains("has 5 tokens, found 5"), "{error}");
+    }
+
+    #[test]
+    fn defaults_outside_their_ranges_are_faults_of_the_file() {
+        for bad in [
+            r#"{"temperature": -1}"#,
+            r#"{"temperature": "x"}"#,
+            r#"{"temperature": 5}"#,
+            r#"{"top_p": 7}"#,
+            r#"{"top_k": -2}"#,
+            r#"{"min_p": 2}"#,
+            r#"{"repetition_penalty": 0}"#,
+        ] {
+            let error = GenerationDefaults::parse(bad.as_bytes(), "{}").unwrap_err();
+            let error = error.to_string();
+            assert!(
+                error.contains("generation_config.json") && error.contains("found"),
+                "{error}"
+            );
+        }
+        let good = r#"{"temperature": 0, "top_p": 1, "top_k": -1, "repetition_penalty": 1.05}"#;
+        assert!(GenerationDefaults::parse(good.as_bytes(), "{}").is_ok());
     }
 
     #[test]

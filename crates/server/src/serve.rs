@@ -210,10 +210,12 @@ async fn until_ready(app: &App) {
     }
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT. SIGHUP changes nothing: keys are read at start only.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Held so that a lost terminal does not end the server.
+    _hangup: Signal,
 }
 
 impl Signals {
@@ -221,6 +223,7 @@ impl Signals {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            _hangup: signal(SignalKind::hangup())?,
         })
     }
 

@@ -16,6 +16,18 @@ pub struct Vocabulary {
     special: Vec<bool>,
 }
 
+/// A text as ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Encoded {
+    /// All of them.
+    Ids(Vec<u32>),
+    /// There are at least about this many, far above the limit.
+    TooMany(usize),
+}
+
+/// Bytes that are encoded at once while tokens are counted.
+const PIECE_BYTES: usize = 16 * 1024;
+
 impl Vocabulary {
     /// Reads `tokenizer.json`; `file` names it in errors.
     pub fn read(json: &[u8], file: &str) -> Result<Self, ModelError> {
@@ -70,6 +82,27 @@ impl Vocabulary {
             .encode_fast(text, false)
             .map_err(|e| e.to_string())?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Like [`Self::encode`], but of texts that have far more than `limit` tokens only the number
+    /// seen when that was clear. Such a text costs time and memory in proportion to `limit`, not to
+    /// its length.
+    pub fn encode_within(&self, text: &str, limit: usize) -> Result<Encoded, String> {
+        // Shorter texts are not worth a look of their own.
+        if text.len() > limit.saturating_mul(4) {
+            let mut seen = 0;
+            let mut rest = text;
+            while !rest.is_empty() && seen <= 2 * limit {
+                let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+                seen += self.encode(piece)?.len();
+                rest = after;
+            }
+            // Where a piece ends a token may be cut in two; that never doubles the count.
+            if seen > 2 * limit {
+                return Ok(Encoded::TooMany(seen));
+            }
+        }
+        Ok(Encoded::Ids(self.encode(text)?))
     }
 
     /// Bytes of one id; none for ids that name no token.
@@ -173,6 +206,22 @@ mod tests {
                 let expected = vocabulary.tokenizer.decode(&ids, skip).unwrap();
                 assert_eq!(vocabulary.decode(&ids, skip), expected, "{text:?}");
             }
+        }
+    }
+
+    #[test]
+    fn texts_far_above_the_limit_are_not_encoded_to_their_end() {
+        let vocabulary = byte_vocabulary();
+        let text = "é1 ".repeat(50_000);
+        let Encoded::TooMany(seen) = vocabulary.encode_within(&text, 1_000).unwrap() else {
+            panic!("200,000 tokens are more than 1,000");
+        };
+        assert!(seen > 2_000 && seen < 40_000, "{seen}");
+        // Around the limit the ids decide, whatever the length.
+        let ids = vocabulary.encode(&text).unwrap();
+        for limit in [ids.len() / 2 + 1, ids.len() - 1, ids.len(), 1 << 40] {
+            let encoded = vocabulary.encode_within(&text, limit).unwrap();
+            assert_eq!(encoded, Encoded::Ids(ids.clone()));
         }
     }
 

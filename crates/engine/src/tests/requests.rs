@@ -228,6 +228,26 @@ fn the_queue_is_bounded() {
 }
 
 #[test]
+fn requests_with_a_free_slot_do_not_queue() {
+    let setup = Setup {
+        running_max: 4,
+        queue_max: 1,
+        ..setup(Drafting::Off)
+    };
+    let mut harness = Harness::start(&setup);
+    harness.gate.close();
+    // A burst that the thread has not seen yet, or only in part.
+    for seed in 1..=5 {
+        harness.submit(request(10, 5, seed));
+    }
+    let refused = (6..=20).find(|&seed| harness.handle().submit(request(10, 5, seed)).is_err());
+    assert_eq!(refused, Some(6), "four slots and one place in the queue");
+    harness.gate.open();
+    harness.await_end(RequestId(5));
+    harness.close();
+}
+
+#[test]
 fn bad_requests_are_refused_with_what_to_change() {
     let harness = Harness::start(&setup(Drafting::Off));
     let submit = |change: &dyn Fn(&mut crate::Request)| {

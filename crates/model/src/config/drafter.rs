@@ -64,7 +64,7 @@ pub(super) fn read(top: &Fields) -> Result<DrafterConfig, ModelError> {
         layers,
         target_layers,
         vocab_size: top.positive("vocab_size", ROWS_MAX)?,
-        norm_eps: top.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        norm_eps: top.norm_eps()?,
     };
     check_sizes(top, &config)?;
     Ok(config)

@@ -88,6 +88,15 @@ impl Fields {
             .ok_or_else(|| self.wrong(key, "a number", value))
     }
 
+    /// The epsilon of all norms, 1e-6 where the file gives none.
+    pub(super) fn norm_eps(&self) -> Result<f32, ModelError> {
+        match self.number("rms_norm_eps")? {
+            None => Ok(1e-6),
+            Some(eps) if (0.0..=1.0).contains(&eps) => Ok(eps as f32),
+            Some(eps) => Err(self.error("rms_norm_eps", &format!("expected 0 to 1, found {eps}"))),
+        }
+    }
+
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
         let Some(value) = self.get(key) else {
             return Ok(None);

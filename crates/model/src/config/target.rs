@@ -63,7 +63,7 @@ pub(super) fn read(top: &Fields) -> Result<ModelConfig, ModelError> {
         },
         vocab_size: text.positive("vocab_size", ROWS_MAX)?,
         context_max: text.positive("max_position_embeddings", ROWS_MAX)?,
-        norm_eps: text.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        norm_eps: text.norm_eps()?,
         tied_head: tied,
     };
     head_ratios(text, &config)?;

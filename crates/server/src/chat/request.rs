@@ -71,7 +71,7 @@ impl ChatRequest {
                 .unwrap_or(false),
         };
         let text = prompt(&fields, &app.files, rules)?;
-        let prompt = app.encode(&text)?;
+        let prompt = app.encode(&text, "messages")?;
         let info = app.engine.info();
         let limit = options.limit(prompt.len(), info, rules, "messages")?;
         let split = match (separate, ends_in_reasoning(&text)) {

@@ -117,7 +117,7 @@ impl Planning<'_> {
     fn plan(&self, prompt: Prompt, planned: &mut Vec<Planned>) -> Result<Option<Echo>, ApiError> {
         let app = self.app;
         let (ids, text) = match prompt {
-            Prompt::Text(text) => (app.encode(&text)?, self.echo.then_some(text)),
+            Prompt::Text(text) => (app.encode(&text, "prompt")?, self.echo.then_some(text)),
             Prompt::Ids(ids) => {
                 let text = self.echo.then(|| app.files.vocabulary.decode(&ids, false));
                 (ids, text)
