@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn draining_loses_no_observation() {
-        const EACH: usize = 20_000;
+        const EACH: usize = 300_000;
         let registry = Registry::new("m");
         std::thread::scope(|scope| {
             let observers = [(); 3].map(|()| {
