@@ -89,16 +89,24 @@ impl SequenceGroup {
             first_token_ms: None,
             finished: Vec::new(),
         };
+        let mut prompts = Vec::with_capacity(planned.len());
         for (number, plan) in planned.into_iter().enumerate() {
             let tokens = plan.request.prompt.len();
-            let id = app
+            let submitted = app
                 .updates
-                .submit(&app.engine, plan.request, number, &sender)
-                .map_err(|error| app.refusal(error))?;
+                .submit(&app.engine, plan.request, number, &sender);
+            let id = match submitted {
+                Ok(id) => id,
+                Err(error) => {
+                    // No client has left: what was taken before is taken back.
+                    group.close_all(Ending::Abort);
+                    return Err(app.refusal(error));
+                }
+            };
             if number % choices == 0 {
                 group.prompt_tokens += tokens;
             }
-            app.metrics.count_prompt(tokens);
+            prompts.push(tokens);
             let vocabulary = Arc::clone(&app.files.vocabulary);
             group.members.push(Member {
                 id,
@@ -106,6 +114,9 @@ impl SequenceGroup {
                 last: None,
                 open: true,
             });
+        }
+        for tokens in prompts {
+            app.metrics.count_prompt(tokens);
         }
         Ok(group)
     }
