@@ -69,11 +69,10 @@ impl EngineHandle {
     /// Requests for which a slot is free do not queue, even if the thread has not seen them yet.
     fn check_queue(&self) -> Result<(), SubmitError> {
         let limit = self.shared.queue_max;
+        // Under this lock a request moves from the queue into its slot.
+        let counters = self.shared.counters();
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        let free = {
-            let stats = &self.shared.counters().stats;
-            stats.slots_total.saturating_sub(stats.running)
-        };
+        let free = (counters.stats.slots_total).saturating_sub(counters.stats.running);
         if limit > 0 && waiting >= limit + free {
             return Err(SubmitError::QueueFull { waiting, limit });
         }

@@ -296,7 +296,12 @@ impl<R: StepRunner> StepLoop<R> {
 
     fn admit(&mut self) -> Result<(), ModelError> {
         while let Some(sequence) = self.scheduler.admit() {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            {
+                // The queue's limit depends on the slots that are free: both change at once.
+                let mut counters = self.shared.counters();
+                counters.stats.running += 1;
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
             let request = &sequence.request;
             self.runner.start(&SequenceStart {
                 slot: sequence.slot.index(),
@@ -309,8 +314,6 @@ impl<R: StepRunner> StepLoop<R> {
                 logprobs: request.logprobs,
             })?;
         }
-        // The queue's limit depends on the slots that are free.
-        self.publish();
         Ok(())
     }
 
