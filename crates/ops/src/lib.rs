@@ -19,6 +19,10 @@ mod batch;
 mod commit;
 mod conv_tree;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda_absent.rs"]
 mod cuda;
 mod draft_attention;
 mod draft_tree;
