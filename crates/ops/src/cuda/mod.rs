@@ -8,8 +8,11 @@ mod device;
 mod graph;
 mod kernel;
 mod memory;
+mod ops;
 mod scratch;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;

@@ -2,7 +2,7 @@
 
 use super::buf::{CudaBuf, DevicePtr};
 use super::device::Cuda;
-use crate::OpsError;
+use crate::{OpsError, ScratchNeeds};
 
 /// The arena.
 pub(super) struct Scratch {
@@ -36,4 +36,12 @@ impl Cuda {
             _ => panic!("an op needs {bytes} bytes of scratch, {reserved} are reserved"),
         }
     }
+}
+
+/// What each op needs, in bytes.
+const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[];
+
+/// The largest need of any op.
+pub(super) fn bytes(cuda: &Cuda, needs: &ScratchNeeds) -> usize {
+    NEEDS.iter().map(|need| need(cuda, needs)).max().unwrap_or(0)
 }
