@@ -10,9 +10,8 @@ struct CompactKvParams {
     Batch batch;
     Slots slots;
     Walk walk;
-    uint32_t row_vectors;  // 16-byte vectors of one cache row
-    uint32_t pools;
     uint4* pool[POOLS_MAX];  // keys of layer 0, values of layer 0, keys of layer 1, ...
+    uint32_t row_vectors;    // 16-byte vectors of one cache row
 };
 
 // One block per pool (x) and sequence (y); a thread moves its columns of all rows, which it holds

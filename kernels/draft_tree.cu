@@ -274,6 +274,7 @@ struct DraftBlocksParams {
     Slots slots;
     Batch batch;
     uint32_t mask_token;
+    uint32_t block_size;
 };
 
 // One block per segment.
@@ -283,9 +284,9 @@ extern "C" __global__ void __launch_bounds__(32)
     pdl_launch();
     pdl_wait();
     const uint32_t slot = p.batch.sequence_slot[block];
-    const uint32_t start = p.batch.sequence_start[block], rows = p.batch.sequence_rows[block];
+    const uint32_t start = p.batch.sequence_start[block];
     if (block >= p.batch.live[1]) return;
-    for (uint32_t i = threadIdx.x; i < rows; i += 32) {
+    for (uint32_t i = threadIdx.x; i < p.block_size; i += 32) {
         p.batch.token[start + i] = i == 0 ? p.slots.root[slot] : p.mask_token;
     }
 }
