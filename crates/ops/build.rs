@@ -58,9 +58,15 @@ fn compile(
     archs: &str,
 ) -> Result<Child, Box<dyn Error>> {
     let mut nvcc = Command::new(nvcc());
-    nvcc.args(["-fatbin", "-O3", "-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"])
-        .arg("-I")
-        .arg(include);
+    nvcc.args([
+        "-fatbin",
+        "-O3",
+        "-std=c++17",
+        "-lineinfo",
+        "--expt-relaxed-constexpr",
+    ])
+    .arg("-I")
+    .arg(include);
     if stem(source).starts_with(HOPPER_PREFIX) {
         nvcc.args(["-gencode", "arch=compute_90a,code=sm_90a"]);
     } else {
@@ -70,7 +76,8 @@ fn compile(
                 true => format!("[sm_{arch},compute_{arch}]"),
                 false => format!("sm_{arch}"),
             };
-            nvcc.arg("-gencode").arg(format!("arch=compute_{arch},code={code}"));
+            nvcc.arg("-gencode")
+                .arg(format!("arch=compute_{arch},code={code}"));
         }
     }
     if env::var_os("SPINNEY_KERNEL_REPORT").is_some() {

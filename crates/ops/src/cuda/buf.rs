@@ -31,10 +31,12 @@ pub struct CudaBuf<T> {
 impl<T> CudaBuf<T> {
     /// Zeroed memory.
     pub(super) fn zeroed(device: &Arc<Device>, len: usize) -> Result<Self, OpsError> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(OpsError::OutOfMemory {
-            bytes: usize::MAX,
-            reason: "more than an address can name".into(),
-        })?;
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .ok_or(OpsError::OutOfMemory {
+                bytes: usize::MAX,
+                reason: "more than an address can name".into(),
+            })?;
         if bytes == 0 {
             return Ok(CudaBuf {
                 ptr: DevicePtr::NULL,
@@ -47,7 +49,10 @@ impl<T> CudaBuf<T> {
             bytes,
             reason: device_error(error).to_string(),
         };
-        device.context.bind_to_thread().map_err(|error| device_error(&error))?;
+        device
+            .context
+            .bind_to_thread()
+            .map_err(|error| device_error(&error))?;
         // SAFETY: a fresh allocation, freed once by `drop`.
         let ptr = unsafe { result::malloc_sync(bytes) }.map_err(|error| refused(&error))?;
         let buf = CudaBuf {
@@ -56,7 +61,9 @@ impl<T> CudaBuf<T> {
             device: Arc::clone(device),
             values: PhantomData,
         };
-        device.allocated_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        device
+            .allocated_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
         // SAFETY: `bytes` bytes at `ptr` were just allocated.
         unsafe { result::memset_d8_async(ptr, 0, bytes, device.stream.cu_stream()) }
             .map_err(|error| device_error(&error))?;
@@ -78,7 +85,11 @@ impl<T> CudaBuf<T> {
     /// # Panics
     /// If there is no such value (one past the last is allowed).
     pub(super) fn at(&self, offset: usize) -> DevicePtr {
-        assert!(offset <= self.len, "value {offset} of a buffer of {}", self.len);
+        assert!(
+            offset <= self.len,
+            "value {offset} of a buffer of {}",
+            self.len
+        );
         DevicePtr(self.ptr.0 + (offset * size_of::<T>()) as u64)
     }
 

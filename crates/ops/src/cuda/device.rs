@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -30,12 +31,12 @@ pub(super) struct Device {
 #[derive(Clone)]
 pub struct Cuda {
     pub(super) device: Arc<Device>,
-    pub(super) kernels: Arc<RefCell<LoadedKernels>>,
-    pub(super) scratch: Arc<RefCell<Option<Scratch>>>,
+    pub(super) kernels: Rc<RefCell<LoadedKernels>>,
+    pub(super) scratch: Rc<RefCell<Option<Scratch>>>,
     /// Small downloads land here, since a copy into ordinary memory takes the driver's slow path.
-    pub(super) landing: Arc<RefCell<Pinned>>,
+    pub(super) landing: Rc<RefCell<Pinned>>,
     /// Tables of pointers to all layers, made once; see `layers`.
-    pub(super) layer_tables: Arc<RefCell<HashMap<Vec<u64>, super::CudaBuf<u64>>>>,
+    pub(super) layer_tables: Rc<RefCell<HashMap<Vec<u64>, super::CudaBuf<u64>>>>,
     name: String,
 }
 
@@ -86,10 +87,10 @@ impl Cuda {
             overlap: AtomicBool::new(compute.0 >= 9),
         });
         let cuda = Cuda {
-            landing: Arc::new(RefCell::new(Pinned::new(&device, LANDING_BYTES)?)),
-            kernels: Arc::default(),
-            scratch: Arc::default(),
-            layer_tables: Arc::default(),
+            landing: Rc::new(RefCell::new(Pinned::new(&device, LANDING_BYTES)?)),
+            kernels: Rc::default(),
+            scratch: Rc::default(),
+            layer_tables: Rc::default(),
             name,
             device,
         };
@@ -155,13 +156,19 @@ fn check_driver() -> Result<(), OpsError> {
 
 /// The driver's own words.
 pub(super) fn device_error(error: &DriverError) -> OpsError {
-    let name = error.error_name().map_or("?".into(), |n| n.to_string_lossy());
-    let text = error.error_string().map_or("?".into(), |t| t.to_string_lossy());
+    let name = error
+        .error_name()
+        .map_or("?".into(), |n| n.to_string_lossy());
+    let text = error
+        .error_string()
+        .map_or("?".into(), |t| t.to_string_lossy());
     OpsError::Device(format!("{name}: {text}"))
 }
 
 impl fmt::Debug for Cuda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cuda").field("device", &self.device_name()).finish_non_exhaustive()
+        f.debug_struct("Cuda")
+            .field("device", &self.device_name())
+            .finish_non_exhaustive()
     }
 }

@@ -35,7 +35,9 @@ impl Cuda {
         self.wait()?;
         let stream = &self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        stream.begin_capture(mode).map_err(|error| device_error(&error))?;
+        stream
+            .begin_capture(mode)
+            .map_err(|error| device_error(&error))?;
         let enqueued = enqueue();
         // Always: a stream left capturing is of no use any more.
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));

@@ -85,7 +85,9 @@ impl Cuda {
             unsafe { result::function::set_function_attribute(function, attribute, shared as i32) }
                 .map_err(|error| device_error(&error))?;
         }
-        kernels.functions.insert(key, (function, shared.max(SHARED_DEFAULT)));
+        kernels
+            .functions
+            .insert(key, (function, shared.max(SHARED_DEFAULT)));
         Ok(function)
     }
 

@@ -19,7 +19,10 @@ pub(super) struct Pinned {
 impl Pinned {
     /// Zeroed memory of `len` bytes.
     pub(super) fn new(device: &Arc<Device>, len: usize) -> Result<Self, OpsError> {
-        device.context.bind_to_thread().map_err(|error| device_error(&error))?;
+        device
+            .context
+            .bind_to_thread()
+            .map_err(|error| device_error(&error))?;
         // SAFETY: a fresh allocation, freed once by `drop`.
         let ptr = unsafe { result::malloc_host(len, 0) }
             .map_err(|error| OpsError::OutOfMemory {
@@ -105,8 +108,14 @@ impl Cuda {
 
     /// Waits for all enqueued work and reports what went wrong in it.
     pub(super) fn wait(&self) -> Result<(), OpsError> {
-        self.device.stream.synchronize().map_err(|error| device_error(&error))?;
-        self.device.context.check_err().map_err(|error| device_error(&error))
+        self.device
+            .stream
+            .synchronize()
+            .map_err(|error| device_error(&error))?;
+        self.device
+            .context
+            .check_err()
+            .map_err(|error| device_error(&error))
     }
 
     /// Enqueues zeros.
@@ -129,12 +138,18 @@ impl Cuda {
 
     /// Free and total bytes of the device.
     pub(super) fn memory_info(&self) -> Result<(u64, u64), OpsError> {
-        let (free, total) =
-            self.device.context.mem_get_info().map_err(|error| device_error(&error))?;
+        let (free, total) = self
+            .device
+            .context
+            .mem_get_info()
+            .map_err(|error| device_error(&error))?;
         Ok((free as u64, total as u64))
     }
 
     pub(super) fn bind(&self) -> Result<(), OpsError> {
-        self.device.context.bind_to_thread().map_err(|error| device_error(&error))
+        self.device
+            .context
+            .bind_to_thread()
+            .map_err(|error| device_error(&error))
     }
 }

@@ -14,7 +14,9 @@ impl Cuda {
     /// saw, so it must not grow after the first.
     pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<(), OpsError> {
         let mut scratch = self.scratch.borrow_mut();
-        let enough = scratch.as_ref().is_some_and(|scratch| scratch.memory.len() >= bytes);
+        let enough = scratch
+            .as_ref()
+            .is_some_and(|scratch| scratch.memory.len() >= bytes);
         if !enough {
             *scratch = Some(Scratch {
                 memory: CudaBuf::zeroed(&self.device, bytes)?,
@@ -43,5 +45,9 @@ const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[];
 
 /// The largest need of any op.
 pub(super) fn bytes(cuda: &Cuda, needs: &ScratchNeeds) -> usize {
-    NEEDS.iter().map(|need| need(cuda, needs)).max().unwrap_or(0)
+    NEEDS
+        .iter()
+        .map(|need| need(cuda, needs))
+        .max()
+        .unwrap_or(0)
 }

@@ -37,8 +37,13 @@ fn copies_land_where_they_should() {
     println!("{}", cuda.name());
     for len in [1, 63, 1 << 10, 1 << 18] {
         let mut buf = cuda.alloc::<u32>(len).unwrap();
-        assert!(get(&cuda, &buf).iter().all(|&value| value == 0), "fresh memory is zero");
-        let values: Vec<u32> = (0..len as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+        assert!(
+            get(&cuda, &buf).iter().all(|&value| value == 0),
+            "fresh memory is zero"
+        );
+        let values: Vec<u32> = (0..len as u32)
+            .map(|i| i.wrapping_mul(2_654_435_761))
+            .collect();
         cuda.upload(&values, &mut buf, 0).unwrap();
         assert_eq!(get(&cuda, &buf), values);
         cuda.zero(&mut buf, len / 2, len - len / 2).unwrap();
@@ -70,7 +75,10 @@ fn kernels_run_in_order_and_graphs_repeat_them() {
         })
         .unwrap()
         .expect("CUDA has graphs");
-    assert!(get(&cuda, &values).iter().all(|&value| value == 15), "recording runs nothing");
+    assert!(
+        get(&cuda, &values).iter().all(|&value| value == 15),
+        "recording runs nothing"
+    );
     for _ in 0..50 {
         cuda.launch(&graph).unwrap();
     }

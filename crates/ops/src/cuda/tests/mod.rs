@@ -46,7 +46,13 @@ pub(super) fn get<T: Element>(cuda: &Cuda, buf: &CudaBuf<T>) -> Vec<T> {
 /// A buffer in which every byte is 0xAB: an unwritten output shows.
 pub(super) fn poisoned<T: Element>(cuda: &Cuda, len: usize) -> CudaBuf<T> {
     let bytes = vec![0xABu8; len * size_of::<T>()];
-    put(cuda, &bytes.chunks(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect::<Vec<T>>())
+    put(
+        cuda,
+        &bytes
+            .chunks(size_of::<T>())
+            .map(bytemuck::pod_read_unaligned)
+            .collect::<Vec<T>>(),
+    )
 }
 
 /// Rounded to bf16: what both sides start from.
