@@ -2,9 +2,9 @@
 
 use crate::{
     AcceptWalk, Advance, Attention, BuildTree, CompactKv, ConvTree, CopyColumns, DraftAttention,
-    DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, LinearAddNorm,
-    LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, SimulateAcceptance, StepResult,
-    TokenLogprobs, TopK, TreeTablesFrom,
+    DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
+    LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, SimulateAcceptance,
+    StepResult, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Sizes from which a device derives the scratch memory that its ops share.

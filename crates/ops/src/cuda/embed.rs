@@ -1,10 +1,10 @@
 //! Token rows of the embedding table.
 
+use super::Cuda;
 use super::buf::DevicePtr;
 use super::kernel::Entry;
 use super::rows::{Vectors, copy_grid};
 use super::tables::{BatchTable, bf16_values};
-use super::Cuda;
 use crate::{Embed, OpsError};
 
 const EMBED: Entry = Entry {
@@ -35,7 +35,11 @@ pub(super) fn embed(cuda: &Cuda, op: Embed<'_, Cuda>) -> Result<(), OpsError> {
         table_rows: table.rows as u32,
         vectors: vectors.count(),
     };
-    assert!(rows <= op.batch.rows_max, "{rows} rows of {}", op.batch.rows_max);
+    assert!(
+        rows <= op.batch.rows_max,
+        "{rows} rows of {}",
+        op.batch.rows_max
+    );
     // SAFETY: the struct mirrors the kernel's; the table has `table_rows` and the output `rows`
     // rows of `vectors` vectors, and the kernel looks up no token beyond the table.
     unsafe { cuda.run(&EMBED, copy_grid(rows, vectors), params) }

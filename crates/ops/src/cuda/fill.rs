@@ -55,7 +55,11 @@ pub(super) fn fill(cuda: &Cuda, op: Fill<'_, Cuda>) -> Result<(), OpsError> {
     };
     let blocks = len.div_ceil(FILL_THREADS * FILL_VALUES);
     let grid = Grid {
-        blocks: [u32::try_from(blocks).expect("a buffer of less than 2^43 values"), 1, 1],
+        blocks: [
+            u32::try_from(blocks).expect("a buffer of less than 2^43 values"),
+            1,
+            1,
+        ],
         threads: FILL_THREADS as u32,
         shared: 0,
     };

@@ -21,9 +21,9 @@ mod rows;
 mod scratch;
 mod step_result;
 mod tables;
-mod tree_tables;
 #[cfg(test)]
 mod tests;
+mod tree_tables;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;

@@ -24,7 +24,10 @@ impl Vectors {
     /// # Panics
     /// If eight does not divide `dim`.
     pub(super) fn of_eight(dim: usize) -> Self {
-        assert!(dim % 8 == 0, "rows of {dim} values; CUDA takes multiples of 8");
+        assert!(
+            dim % 8 == 0,
+            "rows of {dim} values; CUDA takes multiples of 8"
+        );
         Vectors(dim / 8)
     }
 

@@ -22,10 +22,16 @@ struct TreeTablesParams {
 
 pub(super) fn tree_tables(cuda: &Cuda, op: TreeTablesFrom<'_, Cuda>) -> Result<(), OpsError> {
     let rows = op.batch.rows_max;
-    assert!(rows <= op.tables.rows_max, "tables of {} rows for {rows}", op.tables.rows_max);
+    assert!(
+        rows <= op.tables.rows_max,
+        "tables of {} rows for {rows}",
+        op.tables.rows_max
+    );
     let params = TreeTablesParams {
         batch: BatchTable::of(op.batch),
-        padding: op.padding.map_or(DevicePtr::NULL, |padding| padding.range(0, rows)),
+        padding: op
+            .padding
+            .map_or(DevicePtr::NULL, |padding| padding.range(0, rows)),
         tree: TreeTable::of(op.tables),
     };
     let grid = Grid {

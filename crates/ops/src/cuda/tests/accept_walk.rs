@@ -28,8 +28,9 @@ fn tokens(rng: &mut Pcg64, parents: &[i32]) -> Vec<u32> {
 fn choices(rng: &mut Pcg64, parents: &[i32], tokens: &[u32]) -> Vec<u32> {
     (0..parents.len())
         .map(|row| {
-            let children: Vec<usize> =
-                (0..parents.len()).filter(|&child| parents[child] == row as i32).collect();
+            let children: Vec<usize> = (0..parents.len())
+                .filter(|&child| parents[child] == row as i32)
+                .collect();
             match children.is_empty() || below(rng, 8) == 0 {
                 true => below(rng, 70) as u32,
                 false => tokens[children[below(rng, children.len())]],
@@ -42,7 +43,11 @@ impl Step {
     fn random(rng: &mut Pcg64, sequences: usize, first: bool) -> Self {
         let (mut parents, mut token, mut choice) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..sequences {
-            let rows = if first { 1 } else { [1 + below(rng, 64), 16, 64][below(rng, 3)] };
+            let rows = if first {
+                1
+            } else {
+                [1 + below(rng, 64), 16, 64][below(rng, 3)]
+            };
             let tree = match below(rng, 3) {
                 0 => chain(rows.min(20)),
                 _ => random_tree(below(rng, 1 << 20) as u64, rows),
@@ -145,7 +150,11 @@ struct After {
 }
 
 /// Runs the three ops with tables that are already on the device.
-fn after<B: Backend>(backend: &B, step: OnDevice<B>, get: &dyn Fn(&B::Buf<u32>) -> Vec<u32>) -> After {
+fn after<B: Backend>(
+    backend: &B,
+    step: OnDevice<B>,
+    get: &dyn Fn(&B::Buf<u32>) -> Vec<u32>,
+) -> After {
     let OnDevice {
         batch,
         tree,
@@ -187,7 +196,9 @@ fn after<B: Backend>(backend: &B, step: OnDevice<B>, get: &dyn Fn(&B::Buf<u32>) 
     backend.advance(advance).unwrap();
     let sequences = get(&batch.live)[1] as usize;
     let rows_of = |values: Vec<u32>, counts: Vec<u32>| -> Vec<Vec<u32>> {
-        (0..sequences).map(|s| values[s * EMIT_MAX..][..counts[s] as usize].into()).collect()
+        (0..sequences)
+            .map(|s| values[s * EMIT_MAX..][..counts[s] as usize].into())
+            .collect()
     };
     let listed = get(&context.live)[0] as usize;
     let list = |values: &B::Buf<u32>| get(values)[..listed].to_vec();
@@ -200,7 +211,11 @@ fn after<B: Backend>(backend: &B, step: OnDevice<B>, get: &dyn Fn(&B::Buf<u32>) 
         emitted: get(&slots.emitted),
         root: get(&slots.root),
         generated: get(&slots.generated),
-        context: [list(&context.source), list(&context.slot), list(&context.position)],
+        context: [
+            list(&context.source),
+            list(&context.slot),
+            list(&context.position),
+        ],
         result: get(&result)[..sequences * RESULT_WORDS].into(),
     }
 }
@@ -271,8 +286,12 @@ fn walks_and_what_follows_are_those_of_the_reference() {
         let prediction: Vec<f32> = (0..step.batch.sequences_max * Prediction::LEN)
             .map(|i| i as f32 * 0.37)
             .collect();
-        let found = after(&cuda, on_gpu(&cuda, &step, &prediction), &|buf| get(&cuda, buf));
-        let expected = after(&Cpu::default(), on_cpu(step, &prediction), &|buf| buf.to_vec());
+        let found = after(&cuda, on_gpu(&cuda, &step, &prediction), &|buf| {
+            get(&cuda, buf)
+        });
+        let expected = after(&Cpu::default(), on_cpu(step, &prediction), &|buf| {
+            buf.to_vec()
+        });
         assert_eq!(found, expected, "step {number} of {sequences} sequences");
         for (path, &reason) in expected.paths.iter().zip(&expected.reason) {
             accepted[path.len()] += 1;
@@ -281,6 +300,9 @@ fn walks_and_what_follows_are_those_of_the_reference() {
         }
     }
     println!("{walks} walks; by path rows {accepted:?}, by reason {reasons:?}");
-    assert!(accepted[1..].iter().all(|&count| count > 0), "paths of every length");
+    assert!(
+        accepted[1..].iter().all(|&count| count > 0),
+        "paths of every length"
+    );
     assert!(reasons.iter().all(|&count| count > 50), "every reason");
 }

@@ -103,7 +103,9 @@ impl Step {
         block.push(77);
         Step {
             ids: (0..logprobs.len() as u32).map(|i| 1000 + i).collect(),
-            chain: (0..=sequences).map(|_| u32::from(below(rng, 4) == 0)).collect(),
+            chain: (0..=sequences)
+                .map(|_| u32::from(below(rng, 4) == 0))
+                .collect(),
             block_size,
             k,
             logprobs,
@@ -118,9 +120,15 @@ impl Step {
         let rows = self.batch.rows_max;
         let mut batch = Batch::new(&cpu, rows, self.batch.sequences_max).unwrap();
         batch.live.copy_from_slice(&self.batch.live);
-        batch.sequence_slot.copy_from_slice(&self.batch.sequence_slot);
-        batch.sequence_start.copy_from_slice(&self.batch.sequence_start);
-        batch.sequence_rows.copy_from_slice(&self.batch.sequence_rows);
+        batch
+            .sequence_slot
+            .copy_from_slice(&self.batch.sequence_slot);
+        batch
+            .sequence_start
+            .copy_from_slice(&self.batch.sequence_start);
+        batch
+            .sequence_rows
+            .copy_from_slice(&self.batch.sequence_rows);
         batch.token.fill(0xABAB_ABAB);
         batch.parent.fill(0xABAB_ABABu32 as i32);
         batch.depth.fill(0xABAB_ABAB);
@@ -178,7 +186,10 @@ impl Step {
             parent: get(cuda, &batch.parent),
             depth: get(cuda, &batch.depth),
             padding: get(cuda, &padding),
-            prediction: get(cuda, &prediction).iter().map(|p: &f32| p.to_bits()).collect(),
+            prediction: get(cuda, &prediction)
+                .iter()
+                .map(|p: &f32| p.to_bits())
+                .collect(),
         }
     }
 }
@@ -198,9 +209,20 @@ fn trees_and_predictions_are_those_of_the_reference() {
                 "step {step} sequence {sequence}: {} candidates, block {}, chain {}",
                 step_of.k, step_of.block[sequence], step_of.chain[sequence]
             );
-            assert_eq!(found.token[rows.clone()], expected.token[rows.clone()], "{what}");
-            assert_eq!(found.parent[rows.clone()], expected.parent[rows.clone()], "{what}");
-            padded += expected.padding[rows.clone()].iter().filter(|&&p| p == 1).count();
+            assert_eq!(
+                found.token[rows.clone()],
+                expected.token[rows.clone()],
+                "{what}"
+            );
+            assert_eq!(
+                found.parent[rows.clone()],
+                expected.parent[rows.clone()],
+                "{what}"
+            );
+            padded += expected.padding[rows.clone()]
+                .iter()
+                .filter(|&&p| p == 1)
+                .count();
             nodes += rows.len() - 1;
             drafts += 1;
         }
@@ -219,7 +241,10 @@ fn blocks_start_with_the_root() {
             let parents = vec![0; block_size];
             let batch = tree_batch(&vec![&parents[..]; blocks]);
             let mut slots = slots(blocks + 1, 10);
-            slots.root.iter_mut().for_each(|root| *root = below(&mut rng, 1000) as u32);
+            slots
+                .root
+                .iter_mut()
+                .for_each(|root| *root = below(&mut rng, 1000) as u32);
             let mut on_gpu = put_batch(&cuda, &batch);
             on_gpu.token = poisoned(&cuda, batch.rows_max);
             let mut expected = batch;

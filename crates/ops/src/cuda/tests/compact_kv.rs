@@ -4,9 +4,7 @@ use half::bf16;
 
 use super::{get, gpu, narrow, put, put_batch, put_slots};
 use crate::testing::{chain, floats, paged_slots, tree_batch};
-use crate::{
-    Backend, CompactKv, Cpu, Cuda, EMIT_MAX, KvLayer, PAGE_TOKENS, Storage, Walk,
-};
+use crate::{Backend, CompactKv, Cpu, Cuda, EMIT_MAX, KvLayer, PAGE_TOKENS, Storage, Walk};
 
 /// Paths as a walk; what lies behind them means nothing.
 fn walk_of(paths: &[&[u32]]) -> Walk<Cpu> {
@@ -97,7 +95,10 @@ fn every_layer_holds_the_path_and_nothing_else_moved() {
                 let same = |found, expected: &[bf16]| get(&cuda, bf16_of(found)) == expected;
                 let what = format!("layer {layer} of {layers}, length {length}");
                 assert!(same(&found.keys, bf16_of(&expected.keys)), "keys, {what}");
-                assert!(same(&found.values, bf16_of(&expected.values)), "values, {what}");
+                assert!(
+                    same(&found.values, bf16_of(&expected.values)),
+                    "values, {what}"
+                );
             }
         }
     }

@@ -60,9 +60,14 @@ fn values_are_those_of_the_reference() {
                 worst = worst.max(error);
             }
             println!("{law:?}, {len} values: largest error {worst:e}");
-            let rounded: Vec<f32> =
-                wide.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();
-            let half: Vec<f32> = get(&cuda, &half).iter().map(|value| value.to_f32()).collect();
+            let rounded: Vec<f32> = wide
+                .iter()
+                .map(|&value| bf16::from_f32(value).to_f32())
+                .collect();
+            let half: Vec<f32> = get(&cuda, &half)
+                .iter()
+                .map(|value| value.to_f32())
+                .collect();
             assert_eq!(bits(&half), bits(&rounded), "{law:?}");
         }
     }

@@ -18,7 +18,12 @@ const POISON_32: u32 = 0xABAB_ABAB;
 #[test]
 fn token_rows_are_those_of_the_table() {
     let Some(cuda) = gpu() else { return };
-    for (vocab, hidden, capacity) in [(300, 5120, 16), (2048, 192, 1), (11, 8, 64), (50, 5128, 200)] {
+    for (vocab, hidden, capacity) in [
+        (300, 5120, 16),
+        (2048, 192, 1),
+        (11, 8, 64),
+        (50, 5128, 200),
+    ] {
         let values = wide(&narrow(&floats(1, vocab * hidden)));
         let mut token: Vec<u32> = (0..capacity as u32).map(|i| i * 7 % vocab as u32).collect();
         token[0] = vocab as u32 - 1;
@@ -50,7 +55,11 @@ fn token_rows_are_those_of_the_table() {
             out: &mut found,
         };
         cuda.embed(op).unwrap();
-        assert_eq!(bits(&get(&cuda, &found)), bits(&expected), "{hidden} values");
+        assert_eq!(
+            bits(&get(&cuda, &found)),
+            bits(&expected),
+            "{hidden} values"
+        );
     }
 }
 
@@ -101,7 +110,11 @@ fn listed_rows_are_gathered() {
         for (to, &row) in expected.chunks_mut(dim).zip(&source[..count]) {
             to.copy_from_slice(&x[row as usize * dim..][..dim]);
         }
-        assert_eq!(halves(&get(&cuda, &found)), halves(&expected), "{dim} values");
+        assert_eq!(
+            halves(&get(&cuda, &found)),
+            halves(&expected),
+            "{dim} values"
+        );
     }
 }
 
@@ -131,7 +144,11 @@ fn taps_stand_side_by_side() {
                 to[offset..offset + dim].copy_from_slice(&narrow(x));
             }
         }
-        assert_eq!(halves(&get(&cuda, &found)), halves(&expected), "{dim} values");
+        assert_eq!(
+            halves(&get(&cuda, &found)),
+            halves(&expected),
+            "{dim} values"
+        );
     }
 }
 
@@ -176,14 +193,24 @@ fn norms_agree_with_the_reference() {
         let (found, rest) = found.split_at(rows * dim);
         let exact: Vec<f64> = exact.iter().map(|&value| f64::from(value)).collect();
         assert_close(&wide(found), &exact, 5e-6, &format!("{dim} values"));
-        assert!(rest.iter().all(|value| value.to_bits() == POISON_16), "padding rows");
+        assert!(
+            rest.iter().all(|value| value.to_bits() == POISON_16),
+            "padding rows"
+        );
         // One rounding: next to all values are the reference's own, rounded.
         let rounded = narrow(&exact.iter().map(|&value| value as f32).collect::<Vec<_>>());
         let other = found.iter().zip(&rounded).filter(|(a, b)| a != b).count();
-        assert!(other * 200 <= found.len(), "{other} of {} differ", found.len());
+        assert!(
+            other * 200 <= found.len(),
+            "{other} of {} differ",
+            found.len()
+        );
         for count in [1, rows / 2 + 1] {
             let some = normed(&cuda, &x[(rows - count) * dim..], &weight, 1e-6, count);
-            assert_eq!(halves(&some[..count * dim]), halves(&found[(rows - count) * dim..]));
+            assert_eq!(
+                halves(&some[..count * dim]),
+                halves(&found[(rows - count) * dim..])
+            );
         }
     }
 }

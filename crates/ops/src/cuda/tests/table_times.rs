@@ -6,7 +6,9 @@ use std::time::Instant;
 use half::bf16;
 
 use super::{gpu, narrow, put, put_batch, put_slots};
-use crate::testing::{Segment, batch, chain, floats, live, paged_slots, random_tree, slots, tree_batch};
+use crate::testing::{
+    Segment, batch, chain, floats, live, paged_slots, random_tree, slots, tree_batch,
+};
 use crate::*;
 
 /// Ops in a graph.
@@ -50,7 +52,12 @@ fn build() {
             let parents = vec![-1; rows];
             let shape = tree_batch(&vec![&parents[..]; capacity]);
             let mut tables = put_batch(&cuda, &shape);
-            cuda.upload(&[(rows * sequences) as u32, sequences as u32], &mut tables.live, 0).unwrap();
+            cuda.upload(
+                &[(rows * sequences) as u32, sequences as u32],
+                &mut tables.live,
+                0,
+            )
+            .unwrap();
             let slots = put_slots(&cuda, &slots(capacity + 1, 10));
             let logprobs = put(&cuda, &peaked(16 * capacity, 15, 1));
             let ids = put(&cuda, &vec![3u32; 16 * 15 * capacity]);
@@ -60,7 +67,9 @@ fn build() {
             };
             let mut padding = cuda.alloc(shape.rows_max).unwrap();
             let mut prediction = cuda.alloc((capacity + 1) * Prediction::LEN).unwrap();
-            let what = format!("build_tree, {sequences} of {capacity} sequences, {rows} rows, chain {chain}");
+            let what = format!(
+                "build_tree, {sequences} of {capacity} sequences, {rows} rows, chain {chain}"
+            );
             time(&cuda, &what, &mut || {
                 cuda.build_tree(BuildTree {
                     block_size: 16,
@@ -111,7 +120,9 @@ fn tables_and_walks() {
             continue;
         }
         // Every row chooses the token of the next one: the chain is accepted as a whole.
-        let choice: Vec<u32> = (0..shape.rows_max as u32).map(|row| row % rows as u32 + 1).collect();
+        let choice: Vec<u32> = (0..shape.rows_max as u32)
+            .map(|row| row % rows as u32 + 1)
+            .collect();
         let choice = put(&cuda, &choice);
         let mut slots = put_slots(&cuda, &paged_slots(&vec![10; sequences as usize], 3));
         slots.vocab_rows = 128;
@@ -170,15 +181,20 @@ fn compaction() {
                 .map(|i| (i % EMIT_MAX * stride) as u32)
                 .collect();
             cuda.upload(&path, &mut walk.path, 0).unwrap();
-            cuda.upload(&vec![16; shape.sequences_max], &mut walk.path_rows, 0).unwrap();
-            time(&cuda, &format!("compact_kv, {sequences} sequences, {what}"), &mut || {
-                cuda.compact_kv(CompactKv {
-                    batch: &tables,
-                    slots: &slots,
-                    walk: &walk,
-                    layers: &mut layers,
-                })
-            });
+            cuda.upload(&vec![16; shape.sequences_max], &mut walk.path_rows, 0)
+                .unwrap();
+            time(
+                &cuda,
+                &format!("compact_kv, {sequences} sequences, {what}"),
+                &mut || {
+                    cuda.compact_kv(CompactKv {
+                        batch: &tables,
+                        slots: &slots,
+                        walk: &walk,
+                        layers: &mut layers,
+                    })
+                },
+            );
         }
     }
 }
@@ -223,27 +239,38 @@ fn rows() {
                 out: &mut features,
             })
         });
-        time(&cuda, &format!("copy_columns, {capacity} rows"), &mut || {
-            cuda.copy_columns(CopyColumns {
-                rows,
-                dim,
-                x: &wide,
-                offset: dim,
-                out_dim: 5 * dim,
-                out: &mut features,
-            })
-        });
+        time(
+            &cuda,
+            &format!("copy_columns, {capacity} rows"),
+            &mut || {
+                cuda.copy_columns(CopyColumns {
+                    rows,
+                    dim,
+                    x: &wide,
+                    offset: dim,
+                    out_dim: 5 * dim,
+                    out: &mut features,
+                })
+            },
+        );
         let x = put(&cuda, &narrow(&floats(3, 64 * 5 * dim)));
-        let source = put(&cuda, &(0..capacity as u32).map(|i| i % 64).collect::<Vec<_>>());
-        time(&cuda, &format!("gather_rows of {}, {capacity} rows", 5 * dim), &mut || {
-            cuda.gather_rows(GatherRows {
-                rows,
-                source: &source,
-                dim: 5 * dim,
-                x: &x,
-                out: &mut features,
-            })
-        });
+        let source = put(
+            &cuda,
+            &(0..capacity as u32).map(|i| i % 64).collect::<Vec<_>>(),
+        );
+        time(
+            &cuda,
+            &format!("gather_rows of {}, {capacity} rows", 5 * dim),
+            &mut || {
+                cuda.gather_rows(GatherRows {
+                    rows,
+                    source: &source,
+                    dim: 5 * dim,
+                    x: &x,
+                    out: &mut features,
+                })
+            },
+        );
     }
 }
 
@@ -270,6 +297,10 @@ fn filling() {
         cuda.wait().unwrap();
         let seconds = start.elapsed().as_secs_f64();
         let gb = (2 * len) as f64 / 1e9;
-        println!("fill: {:.0} GB/s, {:.3} s for 54 GB", gb / seconds, seconds * 54.0 / gb);
+        println!(
+            "fill: {:.0} GB/s, {:.3} s for 54 GB",
+            gb / seconds,
+            seconds * 54.0 / gb
+        );
     }
 }

@@ -109,9 +109,21 @@ fn compare(cuda: &Cuda, batch: &Batch<Cpu>, padding: Option<&[u32]>, what: &str)
         let rows = start..start + batch.sequence_rows[sequence] as usize;
         let parents = &batch.parent[rows.clone()];
         let at = rows.clone();
-        assert_eq!(found.ancestors[at.clone()], expected.ancestors[at.clone()], "{parents:?}");
-        assert_eq!(found.scan_order[at.clone()], expected.scan_order[at.clone()], "{parents:?}");
-        assert_eq!(found.scan_save[at.clone()], expected.scan_save[at], "{parents:?}");
+        assert_eq!(
+            found.ancestors[at.clone()],
+            expected.ancestors[at.clone()],
+            "{parents:?}"
+        );
+        assert_eq!(
+            found.scan_order[at.clone()],
+            expected.scan_order[at.clone()],
+            "{parents:?}"
+        );
+        assert_eq!(
+            found.scan_save[at.clone()],
+            expected.scan_save[at],
+            "{parents:?}"
+        );
     }
     assert_eq!(found, expected, "{what}");
 }
