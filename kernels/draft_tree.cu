@@ -6,7 +6,6 @@
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 constexpr int NODES_MAX = TREE_ROWS_MAX - 1;
-constexpr int RANK_BITS = 4;
 constexpr int PHI_TREES = 4;
 constexpr int PHI_CHAINS = 3;
 constexpr int PREDICTION_LEN = PHI_TREES + PHI_CHAINS;
@@ -25,25 +24,30 @@ struct BuildTreeParams {
     uint32_t k;
 };
 
-// Ranks of a node from depth 1 on, RANK_BITS each from the top, 0 = absent; its depth in the low
-// bits, which no rank uses. Unsigned order is lexicographic order of the tuples, a prefix first.
-using Ranks = uint64_t;
-static_assert(DEPTH_MAX * RANK_BITS + 4 <= 64 && DEPTH_MAX < 16 && TOPK_MAX < 1 << RANK_BITS, "");
+// Candidates in shared memory: [DEPTH_MAX + 1, PLACES] by depth - 1 and rank - 1.
+constexpr int PLACES = 16;
+constexpr int CANDIDATES = (DEPTH_MAX + 1) * PLACES;
+static_assert(TOPK_MAX < PLACES && CANDIDATES <= 256, "");
 
-constexpr int PLACES = 16;  // of a depth in shared memory
+// Log-probabilities are at most 0, so scores are, and never -0: a smaller word is a larger score,
+// down to -inf.
+constexpr uint32_t NO_MASS = 0xff800000u;
+
+struct Node {
+    uint32_t place;  // its candidate, and its parent << 8: 0 = the root, else 1 + place in order
+    uint32_t score;
+};
 
 struct BuildShared {
-    // [DEPTH_MAX + 1, PLACES] by depth - 1 and rank - 1; -inf where there is no candidate.
-    float logprobs[(DEPTH_MAX + 1) * PLACES];
-    uint32_t ids[(DEPTH_MAX + 1) * PLACES];
-    Ranks ranks[NODES_MAX];
-    float score[NODES_MAX];
-    float mass[NODES_MAX];  // probability of the path to the node
+    float logprobs[CANDIDATES + 1];  // -inf where there is no candidate
+    uint32_t ids[CANDIDATES];
+    Node nodes[NODES_MAX];      // in order of choice
+    uint64_t ranks[NODES_MAX];  // see ranks_of
+    float mass[NODES_MAX];      // probability of the path to the node
     float chain_mass[DEPTH_MAX];
-    uint8_t parent[NODES_MAX];   // 0 = the root, else 1 + the parent's place in order of choice
-    uint8_t row[1 + NODES_MAX];  // by the same number
+    uint8_t row[1 + NODES_MAX];  // by 0 = the root, else 1 + place in order of choice
     int depths;                  // depths that may hold nodes
-    int nodes;                   // best nodes found
+    int count;                   // best nodes found
     int chain;                   // nodes of the chain
 };
 
@@ -52,111 +56,110 @@ struct Draft {
     uint32_t start, rows, root, is_chain;
 };
 
-__device__ __forceinline__ bool has_mass(float logprob) {
-    return logprob > -INFINITY;
-}
-
-// Order of total_cmp as unsigned order; above 0 for every number but NaN.
-__device__ __forceinline__ uint32_t order_of(float score) {
-    const uint32_t bits = __float_as_uint(score);
-    return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-}
-
-__device__ __forceinline__ float score_of(uint32_t order) {
-    return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
-}
-
-__device__ __forceinline__ int depth_of(Ranks ranks) {
-    return (int)(ranks & 15);
-}
-
-// One at the rank of a depth of 1 to 16.
-__device__ __forceinline__ Ranks rank_unit(int depth) {
-    return (Ranks)1 << (64 - RANK_BITS * depth);
-}
-
-// Where the rank of the node's own depth lies; 0 for the root.
-__device__ __forceinline__ int rank_shift(int depth) {
-    return (64 - RANK_BITS * depth) & 63;
+// Ranks of a node from depth 1 on, four bits each from the top, 0 = absent: unsigned order is
+// lexicographic order of the tuples, a prefix before its extensions.
+__device__ uint64_t ranks_of(const BuildShared& s, uint32_t place) {
+    uint64_t ranks = 0;
+    while (true) {
+        const uint32_t depth = (place & 255) / PLACES, rank = place % PLACES + 1;
+        ranks |= (uint64_t)rank << (60 - 4 * depth);
+        if (place < 256) return ranks;
+        place = s.nodes[(place >> 8) - 1].place;
+    }
 }
 
 // A place of the frontier: the best child of one chosen node (or of the root) that is not chosen.
 struct Open {
-    uint32_t order = 0;  // of its score; 0 = none
-    Ranks ranks = 0;
+    uint32_t score = NO_MASS;
+    uint32_t candidate = 0;
     float above = 0.0f;  // score of the parent
 };
 
-// Order of a child with this log-probability, 0 if it has no mass.
-__device__ __forceinline__ uint32_t child_order(float above, float logprob) {
-    return has_mass(logprob) ? order_of(__fadd_rn(above, logprob)) : 0;
+// The place that comes first among those of `top`: the smallest tuple.
+__device__ __noinline__ int first_of_equals(const BuildShared& s, Open low, Open high,
+                                            uint32_t top) {
+    const uint32_t lane = threadIdx.x & 31;
+    uint64_t ranks = ~0ull;
+    bool is_high = false;
+    if (low.score == top) ranks = ranks_of(s, low.candidate | lane << 8);
+    if (high.score == top) {
+        const uint64_t others = ranks_of(s, high.candidate | (lane + 32) << 8);
+        is_high = others < ranks;
+        ranks = min(ranks, others);
+    }
+    const uint32_t most = (uint32_t)(ranks >> 32), least = __reduce_min_sync(ALL_LANES, most);
+    const uint32_t rest = most == least ? (uint32_t)ranks : ALL_LANES;
+    const bool first = rest == __reduce_min_sync(ALL_LANES, rest) && most == least;
+    const int winner = __ffs(__ballot_sync(ALL_LANES, first)) - 1;
+    return winner + 32 * __shfl_sync(ALL_LANES, (int)is_high, winner);
 }
 
-// The lane that holds the greatest order, ties to the smallest ranks; `top` is that order.
-__device__ __forceinline__ int best_lane(uint32_t order, Ranks ranks, uint32_t top) {
-    uint32_t tied = __ballot_sync(ALL_LANES, order == top);
-    if (tied & (tied - 1)) {
-        uint32_t high = order == top ? (uint32_t)(ranks >> 32) : ALL_LANES;
-        const uint32_t least_high = __reduce_min_sync(ALL_LANES, high);
-        const bool among = order == top && high == least_high;
-        const uint32_t low = among ? (uint32_t)ranks : ALL_LANES;
-        const uint32_t least_low = __reduce_min_sync(ALL_LANES, low);
-        tied = __ballot_sync(ALL_LANES, among && low == least_low);
-    }
-    return __ffs(tied) - 1;
+__device__ __forceinline__ float load_shared(uint32_t address) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
 }
 
 // One warp. Place n of the frontier belongs to node n in order of choice (0 = the root) and lies
 // in lane n % 32: when its child is chosen as node m, it moves on to the next sibling, and place m
-// opens with the first child of node m. Every lane works out what would follow its own best place
+// opens with the first child of node m. Every lane loads what would follow its own best place
 // while the warp compares them.
 __device__ void search(BuildShared& s) {
-    const int lane = threadIdx.x & 31, depths = s.depths;
+    const int lane = threadIdx.x & 31;
+    const uint32_t logprobs = shared_address(s.logprobs), nodes = shared_address(s.nodes);
     Open low, high;  // places lane and lane + 32
-    if (lane == 0 && depths > 0) low = {child_order(0.0f, s.logprobs[0]), rank_unit(1) + 1, 0.0f};
+    if (lane == 0) low = {__float_as_uint(__fadd_rn(0.0f, s.logprobs[0])), 0, 0.0f};
     int chosen = 0;
     while (chosen < NODES_MAX) {
-        const bool is_high =
-            high.order > low.order || (high.order == low.order && high.ranks < low.ranks);
-        const Open best = is_high ? high : low;
-        const int depth = depth_of(best.ranks);
-        const int rank = (int)(best.ranks >> rank_shift(depth)) & 15;
-        const uint32_t sibling =
-            child_order(best.above, s.logprobs[((depth + 15) & 15) * PLACES + rank]);
-        uint32_t child = child_order(score_of(best.order), s.logprobs[depth * PLACES]);
-        if (depth >= depths) child = 0;
-
-        const uint32_t top = __reduce_max_sync(ALL_LANES, best.order);
-        if (top == 0) break;
-        const int winner = best_lane(best.order, best.ranks, top);
-        const Ranks ranks = __shfl_sync(ALL_LANES, best.ranks, winner);
+        bool is_high = high.score < low.score;
+        Open best = is_high ? high : low;
+        // Behind the last rank and the last depth there are places without mass.
+        float sibling = load_shared(logprobs + 4 * (best.candidate + 1));
+        float child = load_shared(logprobs + 4 * ((best.candidate | (PLACES - 1)) + 1));
+        const uint32_t top = __reduce_min_sync(ALL_LANES, best.score);
+        if (top >= NO_MASS) break;
+        const uint32_t lows = __ballot_sync(ALL_LANES, low.score == top);
+        const uint32_t highs = __ballot_sync(ALL_LANES, high.score == top);
+        int winner = __ffs(lows | highs) - 1;
+        if ((lows & (lows - 1)) | (highs & (highs - 1)) | (lows != 0 && highs != 0)) {
+            const int place = first_of_equals(s, low, high, top);
+            winner = place & 31;
+            is_high = place >= 32;
+            best = is_high ? high : low;
+            sibling = s.logprobs[best.candidate + 1];
+            child = s.logprobs[(best.candidate | (PLACES - 1)) + 1];
+        }
+        const float score = __uint_as_float(top);
+        const uint32_t candidate = __shfl_sync(ALL_LANES, best.candidate, winner);
         child = __shfl_sync(ALL_LANES, child, winner);
         if (lane == winner) {
-            s.ranks[chosen] = best.ranks;
-            s.score[chosen] = score_of(top);
-            s.parent[chosen] = (uint8_t)(lane + 32 * is_high);
-            const Open next = {sibling, best.ranks + ((Ranks)1 << rank_shift(depth)), best.above};
-            if (is_high) high = next;
-            if (!is_high) low = next;
+            const uint32_t place = best.candidate | (uint32_t)(lane + 32 * is_high) << 8;
+            asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(nodes + 8 * chosen), "r"(place),
+                         "r"(top)
+                         : "memory");
+            const uint32_t next = __float_as_uint(__fadd_rn(best.above, sibling));
+            if (is_high) high = {next, candidate + 1, best.above};
+            if (!is_high) low = {next, candidate + 1, best.above};
         }
         ++chosen;
-        const Open opened = {child, (ranks + 1) | rank_unit(depth_of(ranks) + 1), score_of(top)};
+        const Open opened = {__float_as_uint(__fadd_rn(score, child)),
+                             (candidate | (PLACES - 1)) + 1, score};
         if (lane == (chosen & 31) && chosen < 32) low = opened;
         if (lane == (chosen & 31) && chosen >= 32) high = opened;
     }
-    if (lane == 0) s.nodes = chosen;
+    if (lane == 0) s.count = chosen;
 }
 
 // One warp: the likeliest token of each depth.
 __device__ void follow_chain(BuildShared& s) {
     const int lane = threadIdx.x & 31;
-    const float logprob = lane < s.depths ? s.logprobs[lane * PLACES] : -INFINITY;
-    const int length = __ffs(~__ballot_sync(ALL_LANES, has_mass(logprob))) - 1;
-    float score = 0.0f, mine = 0.0f;
-    for (int depth = 0; depth < length; ++depth) {
+    const float logprob = lane <= DEPTH_MAX ? s.logprobs[lane * PLACES] : -INFINITY;
+    float score = 0.0f, mine = -INFINITY;
+    for (int depth = 0; depth < DEPTH_MAX; ++depth) {
         score = __fadd_rn(score, __shfl_sync(ALL_LANES, logprob, depth));
         if (lane == depth) mine = score;
     }
+    const int length = __ffs(~__ballot_sync(ALL_LANES, mine > -INFINITY)) - 1;
     if (lane < length) s.chain_mass[lane] = portable_exp(mine);
     if (lane == 0) s.chain = length;
 }
@@ -172,26 +175,38 @@ __device__ __forceinline__ uint32_t useful_depth(const Slots& slots, uint32_t sl
     return most - min(most, 1u);
 }
 
-// All threads: the block's candidates, and the depths before the first that has a NaN.
+// All threads: the block's candidates of the depths that may hold nodes: useful ones in front of
+// the first that has a NaN.
 __device__ void load_candidates(const BuildTreeParams& p, BuildShared& s, uint32_t sequence,
                                 uint32_t slot) {
+    constexpr int TURNS = CANDIDATES / BUILD_THREADS;
     const uint32_t block = p.block[sequence];
     const int depths = block == NONE ? 0 : (int)p.block_size - 1;
     const size_t first = ((size_t)block * p.block_size + 1) * p.k;
+    const int rank = threadIdx.x % PLACES;
+    float logprobs[TURNS];
     int unknown = DEPTH_MAX;
-    for (int i = threadIdx.x; i < (DEPTH_MAX + 1) * PLACES; i += BUILD_THREADS) {
-        const int depth = i / PLACES, rank = i % PLACES;
+#pragma unroll
+    for (int i = 0; i < TURNS; ++i) {
+        const int depth = (threadIdx.x + i * BUILD_THREADS) / PLACES;
         const bool exists = depth < depths && rank < (int)p.k;
         const size_t from = first + depth * p.k + rank;
-        s.logprobs[i] = exists ? p.logprobs[from] : -INFINITY;
-        s.ids[i] = exists ? p.ids[from] : 0;
-        if (isnan(s.logprobs[i])) unknown = min(unknown, depth);
+        logprobs[i] = exists ? p.logprobs[from] : -INFINITY;
+        s.ids[threadIdx.x + i * BUILD_THREADS] = exists ? p.ids[from] : 0;
+        if (isnan(logprobs[i])) unknown = min(unknown, depth);
     }
     if (threadIdx.x == 0) {
-        s.depths = min(depths, (int)min(useful_depth(p.slots, slot), (uint32_t)DEPTH_MAX));
+        s.depths = (int)min(useful_depth(p.slots, slot), (uint32_t)DEPTH_MAX);
+        s.logprobs[CANDIDATES] = -INFINITY;
     }
     __syncthreads();
     if (unknown < DEPTH_MAX) atomicMin(&s.depths, unknown);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TURNS; ++i) {
+        const int depth = (threadIdx.x + i * BUILD_THREADS) / PLACES;
+        s.logprobs[threadIdx.x + i * BUILD_THREADS] = depth < s.depths ? logprobs[i] : -INFINITY;
+    }
     __syncthreads();
 }
 
@@ -203,43 +218,51 @@ __device__ void predict(const BuildShared& s, float* prediction) {
     // Budgets 7, 15, 31, 63 and lengths 3, 7, 15.
     const int most = is_tree ? (8 << lane) - 1 : (4 << (lane - PHI_TREES)) - 1;
     const float* mass = is_tree ? s.mass : s.chain_mass;
-    const int count = min(most, is_tree ? s.nodes : s.chain);
+    const int count = min(most, is_tree ? s.count : s.chain);
     float sum = 0.0f;
 #pragma unroll 4
     for (int i = 0; i < count; ++i) sum = __fadd_rn(sum, mass[i]);
     prediction[lane] = sum;
 }
 
-// Threads 0..64: row 0, the first nodes in depth-first order, padding.
+// Of the threads that write a segment.
+__device__ __forceinline__ void segment_barrier() {
+    asm volatile("bar.sync 1, %0;" ::"n"(TREE_ROWS_MAX) : "memory");
+}
+
+// Threads 0 .. TREE_ROWS_MAX: row 0, the first nodes in depth-first order, padding.
 __device__ void write_segment(const BuildTreeParams& p, BuildShared& s, const Draft& draft) {
-    const int i = threadIdx.x;
-    const int rows = (int)draft.rows, nodes = draft.is_chain ? s.chain : s.nodes;
-    const int count = min(nodes, rows - 1);
-    int place = i;
-    if (i < count && !draft.is_chain) {
-        place = 0;
-        for (int j = 0; j < count; ++j) place += s.ranks[j] < s.ranks[i];
-    }
+    const int i = threadIdx.x, rows = (int)draft.rows;
+    const int count = min(draft.is_chain ? s.chain : s.count, rows - 1);
+    const bool is_node = i < count;
+    // Node i of a chain is the likeliest candidate of its depth, below node i - 1.
+    Node node = {(uint32_t)(i * PLACES | i << 8), 0};
+    if (is_node && !draft.is_chain) node = s.nodes[i];
+    if (is_node) s.ranks[i] = ranks_of(s, draft.is_chain ? i * PLACES : node.place);
     if (i == 0) s.row[0] = 0;
-    if (i < count) s.row[1 + i] = (uint8_t)(1 + place);
-    asm volatile("bar.sync 1, %0;" ::"n"(TREE_ROWS_MAX) : "memory");  // these threads only
+    segment_barrier();
+    if (is_node) {
+        int row = 1;
+        for (int j = 0; j < count; ++j) row += s.ranks[j] < s.ranks[i];
+        s.row[1 + i] = (uint8_t)(draft.is_chain ? i + 1 : row);
+    }
+    segment_barrier();
     if (i >= rows) return;
-    // Threads of nodes write the nodes' rows; the last one's row 0; the others' are padding.
+    // Threads of nodes write the nodes' rows, the last thread row 0, the others padding.
     uint32_t row = i + 1 == rows ? 0 : i + 1, token = draft.root, depth = row != 0;
     int32_t parent = row == 0 ? -1 : 0;
-    if (i < count) {
-        const Ranks ranks = draft.is_chain ? 0 : s.ranks[i];
-        depth = (uint32_t)(draft.is_chain ? i + 1 : depth_of(ranks));
-        const int rank = draft.is_chain ? 1 : (int)(ranks >> rank_shift((int)depth)) & 15;
-        token = s.ids[(depth - 1) * PLACES + rank - 1];
-        parent = draft.is_chain ? i : s.row[s.parent[i]];
+    if (is_node) {
+        const uint32_t candidate = node.place & 255;
         row = s.row[1 + i];
+        token = s.ids[candidate];
+        depth = candidate / PLACES + 1;
+        parent = s.row[node.place >> 8];
     }
     const uint32_t at = draft.start + row;
     p.batch.token[at] = token;
     p.batch.parent[at] = parent;
     p.batch.depth[at] = depth;
-    p.padding[at] = row != 0 && i >= count;
+    p.padding[at] = row != 0 && !is_node;
 }
 
 // One block per sequence. Warp 0 searches while warp 1 follows the chain; then warps 0 and 1 write
@@ -264,7 +287,9 @@ extern "C" __global__ void __launch_bounds__(BUILD_THREADS)
         write_segment(p, s, draft);
     } else if (warp == 2) {
         const int lane = threadIdx.x & 31;
-        for (int i = lane; i < s.nodes; i += 32) s.mass[i] = portable_exp(s.score[i]);
+        for (int i = lane; i < s.count; i += 32) {
+            s.mass[i] = portable_exp(__uint_as_float(s.nodes[i].score));
+        }
         __syncwarp();
         predict(s, p.prediction + (size_t)sequence * PREDICTION_LEN);
     }

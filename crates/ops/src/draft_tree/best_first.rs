@@ -97,18 +97,19 @@ impl<'a> Candidates<'a> {
         nodes
     }
 
-    /// The child of `parent` with `rank`, if there is such a token and it has any probability.
+    /// The child of `parent` with `rank`, if there is such a token and the path has any
+    /// probability.
     fn node(&self, parent: Parent, rank: usize) -> Option<Node> {
         let depth = parent.depth + 1;
         if depth > self.depths || rank > self.k {
             return None;
         }
-        let lp = self.logprobs[(depth - 1) * self.k + rank - 1];
-        (lp > f32::NEG_INFINITY).then(|| Node {
+        let score = parent.score + self.logprobs[(depth - 1) * self.k + rank - 1];
+        (score > f32::NEG_INFINITY).then(|| Node {
             ranks: parent.ranks | (rank as u64) << (64 - RANK_BITS * depth),
             parent: parent.number,
             depth,
-            score: parent.score + lp,
+            score,
         })
     }
 }
