@@ -16,10 +16,10 @@ __device__ __forceinline__ void sum_tile(typename T::Sums& sum, const LinearPara
     const int warp_row = warp / T::WARPS_OVER_GROUPS * T::WARP_ROWS;
     const uint32_t a = ring + (warp_group * GROUP_OUTPUTS + lane % 16) * T::ROW_BYTES;
     const uint32_t b =
-        ring + p.ring_groups * T::GROUP_BYTES + (warp_row + lane % 8) * T::ROW_BYTES;
+        ring + p.division.ring_groups * T::GROUP_BYTES + (warp_row + lane % 8) * T::ROW_BYTES;
 #pragma unroll 1
     for (int stage = 0; stage < stages; stage++) {
-        wait_for_stage(p.stages);
+        wait_for_stage(p.division.stages);
         // Everybody's copies of this stage are in, and the stage before it has been read: its slot
         // takes the next copies.
         __syncthreads();
@@ -63,9 +63,9 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     pdl_launch();
     const uint32_t ring = shared_address(shared);
     const LinearSlice slice(p.columns, blockIdx.z, gridDim.z);
-    RingSlot slot(p.ring_groups * T::GROUP_BYTES + T::X_BYTES, p.stages);
+    RingSlot slot(p.division.ring_groups * T::GROUP_BYTES + T::X_BYTES, p.division.stages);
     WeightStream<T> weight(p, slice, slot, ring);
-    const int ahead = min(static_cast<int>(p.stages) - 1, weight.stages_left);
+    const int ahead = min(static_cast<int>(p.division.stages) - 1, weight.stages_left);
     // Weights are constants: the ring fills with them while earlier kernels still run.
 #pragma unroll 1
     for (int stage = 0; stage < ahead; stage++) weight.load_next();
@@ -77,13 +77,13 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     }
     RowStream<T> rows(p, slice, slot, ring, live);
 #pragma unroll 1
-    for (int stage = 0; stage + 1 < p.stages; stage++) {
+    for (int stage = 0; stage + 1 < p.division.stages; stage++) {
         if (stage < ahead) rows.load_next();
         copy_commit();
     }
     const int stages = (slice.end - slice.begin + T::COLUMNS - 1) / T::COLUMNS;
 #pragma unroll 1
-    for (int tile = blockIdx.y; tile < p.tiles; tile += gridDim.y) {
+    for (int tile = blockIdx.y; tile < p.division.tiles; tile += gridDim.y) {
         typename T::Sums sum = {};
         const int groups = weight.groups(tile);
         sum_tile<T>(sum, p, groups, stages, ring, weight, rows, slot);

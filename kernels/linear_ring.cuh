@@ -41,17 +41,17 @@ struct WeightStream {
         piece_column = 8 * piece;
         target = ring + row * T::ROW_BYTES + swizzled(row, piece);
         tile = blockIdx.y;
-        const int tiles = (p.tiles - tile + gridDim.y - 1) / gridDim.y;
+        const int tiles = (p.division.tiles - tile + gridDim.y - 1) / gridDim.y;
         stages_left = tiles * ((slice.end - slice.begin + T::COLUMNS - 1) / T::COLUMNS);
         begin_tile();
     }
 
     __device__ __forceinline__ int groups(int tile) const {
-        return p.tile_groups + (tile < p.larger_tiles);
+        return p.division.tile_groups + (tile < p.division.larger_tiles);
     }
 
     __device__ __forceinline__ int first_output(int tile) const {
-        return GROUP_OUTPUTS * (tile * p.tile_groups + min(tile, p.larger_tiles));
+        return GROUP_OUTPUTS * (tile * p.division.tile_groups + min(tile, p.division.larger_tiles));
     }
 
     __device__ __forceinline__ void begin_tile() {
@@ -106,7 +106,8 @@ struct RowStream {
         : p(p), slice(slice), slot(slot) {
         const int row = threadIdx.x / T::PIECES, piece = threadIdx.x % T::PIECES;
         piece_column = 8 * piece;
-        target = ring + p.ring_groups * T::GROUP_BYTES + row * T::ROW_BYTES + swizzled(row, piece);
+        target = ring + p.division.ring_groups * T::GROUP_BYTES + row * T::ROW_BYTES +
+                 swizzled(row, piece);
         column = slice.begin;
         const int first = blockIdx.x * T::ROWS + row;
         valid_rows = live - first;

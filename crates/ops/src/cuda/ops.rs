@@ -90,9 +90,9 @@ impl Backend for Cuda {
     ops! {
         embed: Embed => missing;
         rms_norm: RmsNorm => missing;
-        linear: Linear => missing;
-        linear_swiglu: LinearSwiglu => missing;
-        linear_add_norm: LinearAddNorm => missing;
+        linear: Linear => super::linear::linear;
+        linear_swiglu: LinearSwiglu => super::linear_swiglu::linear_swiglu;
+        linear_add_norm: LinearAddNorm => super::linear_add_norm::linear_add_norm;
         gather_rows: GatherRows => missing;
         copy_columns: CopyColumns => missing;
         conv_tree: ConvTree => missing;
