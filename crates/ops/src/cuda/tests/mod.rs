@@ -69,8 +69,6 @@ pub(super) fn wide(values: &[bf16]) -> Vec<f32> {
 /// The same tables on the device.
 pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
     Batch {
-        rows_max: batch.rows_max,
-        sequences_max: batch.sequences_max,
         live: put(cuda, &batch.live),
         row_sequence: put(cuda, &batch.row_sequence),
         token: put(cuda, &batch.token),
@@ -79,6 +77,7 @@ pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
         sequence_slot: put(cuda, &batch.sequence_slot),
         sequence_start: put(cuda, &batch.sequence_start),
         sequence_rows: put(cuda, &batch.sequence_rows),
+        ..Batch::new(cuda, batch.rows_max, batch.sequences_max).unwrap()
     }
 }
 
