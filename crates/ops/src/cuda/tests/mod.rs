@@ -79,16 +79,6 @@ pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
         sequence_rows: put(cuda, &batch.sequence_rows),
         ..Batch::new(cuda, batch.rows_max, batch.sequences_max).unwrap()
     }
-    let mut on_gpu = Batch::new(cuda, batch.rows_max, batch.sequences_max).unwrap();
-    on_gpu.live = put(cuda, &batch.live);
-    on_gpu.row_sequence = put(cuda, &batch.row_sequence);
-    on_gpu.token = put(cuda, &batch.token);
-    on_gpu.parent = put(cuda, &batch.parent);
-    on_gpu.depth = put(cuda, &batch.depth);
-    on_gpu.sequence_slot = put(cuda, &batch.sequence_slot);
-    on_gpu.sequence_start = put(cuda, &batch.sequence_start);
-    on_gpu.sequence_rows = put(cuda, &batch.sequence_rows);
-    on_gpu
 }
 
 /// The same tables on the device.
