@@ -68,6 +68,14 @@ impl Backend for Cuda {
         self.fill_zero(buf, offset, len)
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        self.synchronize()
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        self.measured_copy_rate(bytes)
+    }
+
     fn record(
         &self,
         enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
