@@ -9,10 +9,15 @@ mod graph;
 mod kernel;
 mod memory;
 mod ops;
+mod parts;
+mod sample;
 mod scratch;
+mod simulate_acceptance;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod token_logprobs;
+mod topk;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;

@@ -103,16 +103,16 @@ impl Backend for Cuda {
         prefill_attention: Attention => missing;
         draft_attention: DraftAttention => missing;
         draft_blocks: DraftBlocks => missing;
-        topk_logprobs: TopK => missing;
+        topk_logprobs: TopK => super::topk::topk_logprobs;
         build_tree: BuildTree => missing;
         tree_tables: TreeTablesFrom => missing;
-        sample: Sample => missing;
-        simulate_acceptance: SimulateAcceptance => missing;
+        sample: Sample => super::sample::sample;
+        simulate_acceptance: SimulateAcceptance => super::simulate_acceptance::simulate_acceptance;
         accept_walk: AcceptWalk => missing;
         compact_kv: CompactKv => missing;
         gdn_commit: GdnCommit => missing;
         advance: Advance => missing;
-        token_logprobs: TokenLogprobs => missing;
+        token_logprobs: TokenLogprobs => super::token_logprobs::token_logprobs;
         step_result: StepResult => missing;
     }
 }

@@ -3,9 +3,14 @@
 use half::bf16;
 
 use super::{Cuda, CudaBuf};
-use crate::{Backend, Batch, Cpu, Element, Slots};
+use crate::{Backend, Batch, Cpu, Element, Slots, TreeTables, Walk};
 
 mod core;
+mod sample;
+mod sampling_times;
+mod simulate_acceptance;
+mod token_logprobs;
+mod topk;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
 /// `REQUIRE_GPU=1` a missing GPU is a failure.
@@ -92,5 +97,31 @@ pub(super) fn put_slots(cuda: &Cuda, slots: &Slots<Cpu>) -> Slots<Cuda> {
         bias_values: put(cuda, &slots.bias_values),
         prompt_seen: put(cuda, &slots.prompt_seen),
         generated: put(cuda, &slots.generated),
+    }
+}
+
+/// The same tables on the device.
+pub(super) fn put_tree(cuda: &Cuda, tree: &TreeTables<Cpu>) -> TreeTables<Cuda> {
+    TreeTables {
+        rows_max: tree.rows_max,
+        ancestors: put(cuda, &tree.ancestors),
+        first_child: put(cuda, &tree.first_child),
+        next_sibling: put(cuda, &tree.next_sibling),
+        conv_source: put(cuda, &tree.conv_source),
+        scan_order: put(cuda, &tree.scan_order),
+        scan_restore: put(cuda, &tree.scan_restore),
+        scan_save: put(cuda, &tree.scan_save),
+    }
+}
+
+/// The same tables on the device.
+pub(super) fn put_walk(cuda: &Cuda, walk: &Walk<Cpu>) -> Walk<Cuda> {
+    Walk {
+        sequences_max: walk.sequences_max,
+        path_rows: put(cuda, &walk.path_rows),
+        path: put(cuda, &walk.path),
+        emitted: put(cuda, &walk.emitted),
+        tokens: put(cuda, &walk.tokens),
+        reason: put(cuda, &walk.reason),
     }
 }
