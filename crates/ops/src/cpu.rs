@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
     AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
-    DraftAttention, DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
-    LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, ScratchNeeds,
+    DraftAttention, DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan,
+    Linear, LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, ScratchNeeds,
     SimulateAcceptance, StepResult, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
@@ -119,6 +119,7 @@ impl Backend for Cpu {
     }
 
     ops! {
+        fill: Fill => crate::fill::cpu;
         embed: Embed => crate::embed::cpu;
         rms_norm: RmsNorm => crate::rms_norm::cpu;
         linear: Linear => crate::linear::cpu;

@@ -5,12 +5,20 @@ use half::bf16;
 use super::{Cuda, CudaBuf};
 use crate::{Backend, Batch, Cpu, Element, Slots, TreeTables, Walk};
 
+mod accept_walk;
+mod build_tree;
+mod compact_kv;
 mod core;
+mod fill;
+mod linear;
+mod rows;
 mod sample;
 mod sampling_times;
 mod simulate_acceptance;
+mod table_times;
 mod token_logprobs;
 mod topk;
+mod tree_tables;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
 /// `REQUIRE_GPU=1` a missing GPU is a failure.
@@ -65,18 +73,17 @@ pub(super) fn wide(values: &[bf16]) -> Vec<f32> {
 
 /// The same tables on the device.
 pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
-    Batch {
-        rows_max: batch.rows_max,
-        sequences_max: batch.sequences_max,
-        live: put(cuda, &batch.live),
-        row_sequence: put(cuda, &batch.row_sequence),
-        token: put(cuda, &batch.token),
-        parent: put(cuda, &batch.parent),
-        depth: put(cuda, &batch.depth),
-        sequence_slot: put(cuda, &batch.sequence_slot),
-        sequence_start: put(cuda, &batch.sequence_start),
-        sequence_rows: put(cuda, &batch.sequence_rows),
-    }
+    let mut copy = Batch::new(cuda, batch.rows_max, batch.sequence_slot.len()).unwrap();
+    copy.cover(batch.sequences_max);
+    copy.live = put(cuda, &batch.live);
+    copy.row_sequence = put(cuda, &batch.row_sequence);
+    copy.token = put(cuda, &batch.token);
+    copy.parent = put(cuda, &batch.parent);
+    copy.depth = put(cuda, &batch.depth);
+    copy.sequence_slot = put(cuda, &batch.sequence_slot);
+    copy.sequence_start = put(cuda, &batch.sequence_start);
+    copy.sequence_rows = put(cuda, &batch.sequence_rows);
+    copy
 }
 
 /// The same tables on the device.

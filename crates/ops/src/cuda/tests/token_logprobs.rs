@@ -16,7 +16,7 @@ fn check(vocab_used: usize, vocab_rows: usize) {
     let mut slots = Slots::new(&cpu, 4, 2, vocab_rows, vocab_used).unwrap();
     (slots.sampling[0].logprobs, slots.sampling[2].logprobs) = (1, 21);
     let tree = chain(EMIT_MAX);
-    let batch = tree_batch(&[&tree; 4]);
+    let batch = tree_batch(&[&tree[..]; 4]);
     let mut walk = Walk::new(&cpu, 5).unwrap();
     for sequence in 0..4 {
         walk.emitted[sequence] = [16, 5, 3, 1][sequence];
