@@ -135,14 +135,3 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
 __device__ __forceinline__ void warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
-
-// Registers per thread of a warpgroup, moved from one whose threads need few to those that need
-// many. The kernel's launch bounds must name one block a multiprocessor.
-template <int COUNT>
-__device__ __forceinline__ void give_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT>
-__device__ __forceinline__ void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}

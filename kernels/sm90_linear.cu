@@ -19,12 +19,10 @@ template <class T>
 __device__ void produce(const WideParams& p, const WideRing<T>& ring, const WideShare& share,
                         int row_tile, uint32_t rank) {
     // Weights are read once a step; x again by every cluster.
-#if POLICY == 1
-    const uint64_t once = evict_first(), often = evict_last();
-#elif POLICY == 2
-    const uint64_t once = evict_first(), often = 0x1000000000000000ull;
+#ifdef HARNESS
+    const uint64_t once = p.weight_policy, often = p.x_policy;
 #else
-    const uint64_t once = 0x1000000000000000ull, often = once;
+    const uint64_t once = evict_first(), often = evict_last();
 #endif
     auto load_weight = [&](const WidePiece& at, int slot) {
         barrier_expect(ring.full(slot), T::STAGE_BYTES);
@@ -94,7 +92,7 @@ __device__ void consume(const WideParams& p, const WideRing<T>& ring, const Wide
                         int row_tile, uint32_t rank) {
     pdl_wait();
     WideTarget t;
-    t.consumer = threadIdx.x / 128 - 1;
+    t.consumer = threadIdx.x / 128;
     t.thread = threadIdx.x % 128;
     t.row = row_tile * T::ROWS;
     t.rows_end = *p.live;
@@ -140,35 +138,32 @@ __device__ __forceinline__ void wide_linear(const WideParams& p) {
     cluster_sync();
     const int cluster = blockIdx.x / 2, row_tile = cluster % p.row_tiles;
     const WideShare share(p, cluster / p.row_tiles);
-    if (threadIdx.x < 128) {
-        give_registers<40>();
-        if (threadIdx.x == 0) {
-            produce<T>(p, ring, share, row_tile, cluster_rank());
-        } else {
-            pdl_wait();
-        }
-        __syncwarp();
-    } else {
-        take_registers<232>();
+    if (threadIdx.x < CONSUMER_THREADS) {
         consume<T>(p, ring, share, row_tile, cluster_rank());
+    } else if (threadIdx.x == CONSUMER_THREADS) {
+        produce<T>(p, ring, share, row_tile, cluster_rank());
+    } else {
+        pdl_wait();
     }
+    __syncwarp();
     // A block's barriers outlive the other's arrivals.
     cluster_sync();
 }
 
-#define WIDE_LINEAR(name, ROWS, BLOCKS)                                                \
-    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1) \
-        name(const __grid_constant__ WideParams p) {                                   \
-        wide_linear<WideTile<ROWS, BLOCKS>>(p);                                        \
+#define WIDE_LINEAR(name, ROWS, BLOCKS, RESIDENT)                                              \
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, RESIDENT) \
+        name(const __grid_constant__ WideParams p) {                                          \
+        wide_linear<WideTile<ROWS, BLOCKS, RESIDENT>>(p);                                     \
     }
 
-WIDE_LINEAR(wide_linear_48x128, 48, 1)
-WIDE_LINEAR(wide_linear_48x256, 48, 2)
-WIDE_LINEAR(wide_linear_64x128, 64, 1)
-WIDE_LINEAR(wide_linear_64x256, 64, 2)
-WIDE_LINEAR(wide_linear_96x128, 96, 1)
-WIDE_LINEAR(wide_linear_96x256, 96, 2)
-WIDE_LINEAR(wide_linear_128x128, 128, 1)
-WIDE_LINEAR(wide_linear_128x256, 128, 2)
-WIDE_LINEAR(wide_linear_192x128, 192, 1)
-WIDE_LINEAR(wide_linear_256x128, 256, 1)
+WIDE_LINEAR(wide_linear_48x128, 48, 1, 1)
+WIDE_LINEAR(wide_linear_64x128, 64, 1, 1)
+WIDE_LINEAR(wide_linear_96x128, 96, 1, 1)
+WIDE_LINEAR(wide_linear_128x128, 128, 1, 1)
+WIDE_LINEAR(wide_linear_128x256, 128, 2, 1)
+WIDE_LINEAR(wide_linear_192x128, 192, 1, 1)
+WIDE_LINEAR(wide_linear_256x128, 256, 1, 1)
+WIDE_LINEAR(wide_linear_48x128_2, 48, 1, 2)
+WIDE_LINEAR(wide_linear_64x128_2, 64, 1, 2)
+WIDE_LINEAR(wide_linear_96x128_2, 96, 1, 2)
+WIDE_LINEAR(wide_linear_128x128_2, 128, 1, 2)

@@ -16,6 +16,9 @@ enum WideOutput : uint32_t {
 struct WideParams {
     TensorMap weight;      // [outputs, columns], tiles of a block's weight rows by 64 columns
     TensorMap x;           // [rows, columns], tiles of half a row tile by 64 columns
+#ifdef HARNESS
+    uint64_t weight_policy, x_policy;
+#endif
     const uint32_t* live;  // rows to store
     void* out;
     float4* carry;       // accumulators handed over: [block][value / 4][consumer thread]
@@ -36,23 +39,25 @@ struct WideParams {
 constexpr int CHUNK_BYTES = 128;  // 64 columns of bf16
 constexpr int CONSUMERS = 2;      // warpgroups that multiply
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
-constexpr int THREADS = CONSUMER_THREADS + 128;
-constexpr int STAGING_BYTES = 8192;  // of a consumer: 64 rows by 64 outputs
-constexpr int BARRIER_BYTES = 16;    // full and empty
-constexpr int SHARED_BYTES = 227 << 10;
+constexpr int THREADS = CONSUMER_THREADS + 32;  // a warp that fills the ring
+constexpr int BARRIER_BYTES = 16;  // full and empty
 
-// ROWS rows by CONSUMERS * BLOCKS * 64 outputs a block.
-template <int ROWS_, int BLOCKS_>
+// ROWS rows by CONSUMERS * BLOCKS * 64 outputs a block, RESIDENT blocks a multiprocessor.
+template <int ROWS_, int BLOCKS_, int RESIDENT_>
 struct WideTile {
     static constexpr int ROWS = ROWS_;
     static constexpr int BLOCKS = BLOCKS_;
+    static constexpr int RESIDENT = RESIDENT_;
     static constexpr int OUTPUTS = CONSUMERS * BLOCKS * 64;
     static constexpr int WEIGHT_BYTES = OUTPUTS * CHUNK_BYTES;
     static constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * CHUNK_BYTES;
+    // Rows by 64 outputs that a consumer stages at a time.
+    static constexpr int STAGED_ROWS = ROWS % 64 == 0 ? 64 / RESIDENT : 48 / RESIDENT / 16 * 16;
+    static constexpr int STAGING_BYTES = STAGED_ROWS * 128;
+    static constexpr int SHARED_BYTES = (RESIDENT == 1 ? 227 : 113) << 10;
     // The ring is aligned to 1,024 bytes.
     static constexpr int RING_BYTES = SHARED_BYTES - 1024 - CONSUMERS * STAGING_BYTES;
     static constexpr int STAGES = RING_BYTES / (STAGE_BYTES + BARRIER_BYTES);
-    static constexpr int STAGED_ROWS = ROWS % 64 == 0 ? 64 : 48;
     static_assert(STAGES >= 3 && ROWS % STAGED_ROWS == 0 && STAGE_BYTES % 1024 == 0);
 
     using Sums = float[BLOCKS][ROWS / 2];
@@ -69,7 +74,7 @@ struct WideRing {
     __device__ uint32_t weight(int slot) const { return base + slot * T::STAGE_BYTES; }
     __device__ uint32_t x(int slot) const { return weight(slot) + T::WEIGHT_BYTES; }
     __device__ uint32_t staging(int consumer) const {
-        return weight(T::STAGES) + consumer * STAGING_BYTES;
+        return weight(T::STAGES) + consumer * T::STAGING_BYTES;
     }
     __device__ uint32_t full(int slot) const { return staging(CONSUMERS) + slot * BARRIER_BYTES; }
     __device__ uint32_t empty(int slot) const { return full(slot) + BARRIER_BYTES / 2; }
