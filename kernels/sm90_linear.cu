@@ -14,74 +14,102 @@
 #include "wide_carry.cuh"
 #include "wide_share.cuh"
 
-// Fills the ring: weights as far ahead as it reaches before the wait for the previous kernel.
+// Fills the rings: weights as far ahead as theirs reaches before the wait for the previous kernel.
+// A chunk's barrier counts the bytes of its weight and of both halves of its x. The end of a chunk
+// frees its place in both rings.
 template <class T>
 __device__ void produce(const WideParams& p, const WideRing<T>& ring, const WideShare& share,
                         int row_tile, uint32_t rank) {
-    // Weights are read once a step; x again by every cluster.
+    // Weights are read once a step, x again by every cluster.
 #ifdef HARNESS
     const uint64_t once = p.weight_policy, often = p.x_policy;
 #else
     const uint64_t once = evict_first(), often = evict_last();
 #endif
-    auto load_weight = [&](const WidePiece& at, int slot) {
-        barrier_expect(ring.full(slot), T::STAGE_BYTES);
-        copy_tile(ring.weight(slot), p.weight, 64 * at.begin, (2 * at.tile + rank) * T::OUTPUTS,
-                  ring.full(slot), once);
-    };
-    auto load_x = [&](const WidePiece& at, int slot) {
-        const int half = rank * (T::ROWS / 2);
-        copy_tile_to_pair(ring.x(slot) + half * CHUNK_BYTES, p.x, 64 * at.begin,
-                          row_tile * T::ROWS + half, ring.full(slot), often);
-    };
-    const int chunks = share.end - share.begin, ahead = min(chunks, T::STAGES);
+    const int chunks = share.end - share.begin, half = rank * (T::ROWS / 2);
     WideCursor cursor(p, share), x_cursor(p, share);
-    for (int slot = 0; slot < ahead; slot++, cursor.next()) load_weight(cursor.piece, slot);
+    WideSlot<T::STAGES> slot, x_barrier;
+    WideSlot<T::X_STAGES> x_slot;
+    auto load_weight = [&]() {
+        const uint32_t full = ring.full(slot.index);
+        barrier_expect(full, T::WEIGHT_BYTES + T::X_BYTES);
+        copy_tile(ring.weight(slot.index), p.weight, 64 * cursor.piece.begin,
+                  (2 * cursor.piece.tile + rank) * TILE_OUTPUTS, full, once);
+        cursor.next();
+    };
+    auto load_x = [&]() {
+        copy_tile_to_pair(ring.x(x_slot.index) + half * CHUNK_BYTES, p.x, 64 * x_cursor.piece.begin,
+                          row_tile * T::ROWS + half, ring.full(x_barrier.index), often);
+        x_cursor.next();
+        x_slot.next();
+        x_barrier.next();
+    };
+    for (; slot.index < min(chunks, T::STAGES); slot.index++) load_weight();
     pdl_wait();
-    for (int slot = 0; slot < ahead; slot++, x_cursor.next()) load_x(x_cursor.piece, slot);
-    WideSlot<T> slot;
-    for (int chunk = ahead; chunk < chunks; chunk++, cursor.next(), slot.next()) {
+    for (int chunk = 0; chunk < min(chunks, T::X_STAGES); chunk++) load_x();
+    slot.index = 0;
+    for (int chunk = 0; chunk + T::X_STAGES < chunks; chunk++, slot.next()) {
         barrier_wait(ring.empty(slot.index), slot.parity);
-        load_weight(cursor.piece, slot.index);
-        load_x(cursor.piece, slot.index);
+        if (chunk + T::STAGES < chunks) load_weight();
+        load_x();
     }
 }
 
-// Queues the products of one stage.
+// Queues the products of one chunk.
 template <class T>
 __device__ __forceinline__ void multiply_chunk(uint32_t weight, uint32_t x,
                                                typename T::Sums& sums) {
     product_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-#pragma unroll
-        for (int block = 0; block < T::BLOCKS; block++) {
-            product<T::ROWS>(sums[block], operand(weight + block * 64 * CHUNK_BYTES + 32 * k),
-                             operand(x + 32 * k));
-        }
+        product<T::ROWS>(sums, operand(weight + 32 * k), operand(x + 32 * k));
     }
     product_commit();
 }
 
-// sums += weight x^T over `chunks` stages, at least one. A stage is given back, to both blocks,
-// once the next one's products are queued.
+// Where a consumer is in the rings.
 template <class T>
-__device__ __forceinline__ void multiply(const WideRing<T>& ring, WideSlot<T>& slot, int chunks,
+struct WidePlace {
+    WideSlot<T::STAGES> slot;
+    WideSlot<T::X_STAGES> x_slot;
+};
+
+// Waits for a chunk and queues its products; returns the barrier that gives the chunk back.
+template <class T>
+__device__ __forceinline__ uint32_t next_chunk(const WideRing<T>& ring, WidePlace<T>& at,
+                                               int consumer, typename T::Sums& sums) {
+    const int slot = at.slot.index;
+    barrier_wait(ring.full(slot), at.slot.parity);
+    multiply_chunk<T>(ring.weight(slot) + consumer * 64 * CHUNK_BYTES, ring.x(at.x_slot.index),
+                      sums);
+    at.slot.next();
+    at.x_slot.next();
+    return ring.empty(slot);
+}
+
+// sums += weight x^T over `chunks` chunks, at least one. A chunk is given back to both blocks.
+template <class T>
+__device__ __forceinline__ void multiply(const WideRing<T>& ring, WidePlace<T>& at, int chunks,
                                          const WideTarget& t, typename T::Sums& sums) {
-    const int lane = t.thread % 32, offset = t.consumer * T::BLOCKS * 64 * CHUNK_BYTES;
-    // Outside the loop, which shows the compiler that only products define sums while some run.
-    barrier_wait(ring.full(slot.index), slot.parity);
-    multiply_chunk<T>(ring.weight(slot.index) + offset, ring.x(slot.index), sums);
-    uint32_t empty = ring.empty(slot.index);
-    slot.next();
+    const int lane = t.thread % 32;
+    if (T::PENDING == 0) {
+#pragma unroll 1
+        for (int chunk = 0; chunk < chunks; chunk++) {
+            const uint32_t empty = next_chunk<T>(ring, at, t.consumer, sums);
+            product_wait<0>();
+            if (lane < 2) barrier_arrive(empty, lane);
+        }
+        return;
+    }
+    // The first outside the loop, which shows the compiler that only products define sums while
+    // some run.
+    uint32_t empty = next_chunk<T>(ring, at, t.consumer, sums);
 #pragma unroll 1
     for (int chunk = 1; chunk < chunks; chunk++) {
-        barrier_wait(ring.full(slot.index), slot.parity);
-        multiply_chunk<T>(ring.weight(slot.index) + offset, ring.x(slot.index), sums);
+        const uint32_t next = next_chunk<T>(ring, at, t.consumer, sums);
         product_wait<1>();
         if (lane < 2) barrier_arrive(empty, lane);
-        empty = ring.empty(slot.index);
-        slot.next();
+        empty = next;
     }
     product_wait<0>();
     if (lane < 2) barrier_arrive(empty, lane);
@@ -98,22 +126,19 @@ __device__ void consume(const WideParams& p, const WideRing<T>& ring, const Wide
     t.rows_end = *p.live;
     t.outputs_end = p.outputs;
     t.out_row = p.out_row;
-    WideSlot<T> slot;
+    WidePlace<T> at;
     typename T::Sums sums;
     for (int unit = share.last; unit >= share.first; unit--) {
         const WidePiece piece = share.piece(p, unit);
-        t.output = (2 * piece.tile + rank) * T::OUTPUTS + t.consumer * T::BLOCKS * 64;
+        t.output = (2 * piece.tile + rank) * TILE_OUTPUTS + t.consumer * 64;
         if (piece.starts_unit) {
 #pragma unroll
-            for (int block = 0; block < T::BLOCKS; block++) {
-#pragma unroll
-                for (int i = 0; i < T::ROWS / 2; i++) sums[block][i] = 0.0f;
-            }
+            for (int i = 0; i < T::ROWS / 2; i++) sums[i] = 0.0f;
         } else {
             take_over<T>(p, blockIdx.x - 2 * p.row_tiles, t, sums);
         }
         const int chunks = piece.end - piece.begin;
-        if (chunks > 0) multiply<T>(ring, slot, chunks, t, sums);
+        if (chunks > 0) multiply<T>(ring, at, chunks, t, sums);
         if (piece.ends_unit) {
             store_sums<T>(p, piece.slice, t, ring.staging(t.consumer), sums);
         } else {
@@ -150,20 +175,23 @@ __device__ __forceinline__ void wide_linear(const WideParams& p) {
     cluster_sync();
 }
 
-#define WIDE_LINEAR(name, ROWS, BLOCKS, RESIDENT)                                              \
-    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, RESIDENT) \
-        name(const __grid_constant__ WideParams p) {                                          \
-        wide_linear<WideTile<ROWS, BLOCKS, RESIDENT>>(p);                                     \
+#define WIDE_LINEAR(name, ROWS, X_STAGES, PENDING)                                     \
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1) \
+        name(const __grid_constant__ WideParams p) {                                   \
+        wide_linear<WideTile<ROWS, X_STAGES, PENDING>>(p);                             \
     }
 
-WIDE_LINEAR(wide_linear_48x128, 48, 1, 1)
-WIDE_LINEAR(wide_linear_64x128, 64, 1, 1)
-WIDE_LINEAR(wide_linear_96x128, 96, 1, 1)
-WIDE_LINEAR(wide_linear_128x128, 128, 1, 1)
-WIDE_LINEAR(wide_linear_128x256, 128, 2, 1)
-WIDE_LINEAR(wide_linear_192x128, 192, 1, 1)
-WIDE_LINEAR(wide_linear_256x128, 256, 1, 1)
-WIDE_LINEAR(wide_linear_48x128_2, 48, 1, 2)
-WIDE_LINEAR(wide_linear_64x128_2, 64, 1, 2)
-WIDE_LINEAR(wide_linear_96x128_2, 96, 1, 2)
-WIDE_LINEAR(wide_linear_128x128_2, 128, 1, 2)
+WIDE_LINEAR(wide_linear_48_4_0, 48, 4, 0)
+WIDE_LINEAR(wide_linear_48_4_1, 48, 4, 1)
+WIDE_LINEAR(wide_linear_64_4_0, 64, 4, 0)
+WIDE_LINEAR(wide_linear_64_4_1, 64, 4, 1)
+WIDE_LINEAR(wide_linear_96_4_0, 96, 4, 0)
+WIDE_LINEAR(wide_linear_96_4_1, 96, 4, 1)
+WIDE_LINEAR(wide_linear_128_4_0, 128, 4, 0)
+WIDE_LINEAR(wide_linear_128_4_1, 128, 4, 1)
+WIDE_LINEAR(wide_linear_128_3_1, 128, 3, 1)
+WIDE_LINEAR(wide_linear_192_4_1, 192, 4, 1)
+WIDE_LINEAR(wide_linear_192_3_1, 192, 3, 1)
+WIDE_LINEAR(wide_linear_192_3_0, 192, 3, 0)
+WIDE_LINEAR(wide_linear_256_4_1, 256, 4, 1)
+WIDE_LINEAR(wide_linear_256_3_1, 256, 3, 1)

@@ -5,7 +5,7 @@
 
 template <class T>
 __device__ __forceinline__ float4* carry_of(const WideParams& p, int block, const WideTarget& t) {
-    return p.carry + static_cast<size_t>(block) * (T::THREAD_SUMS / 4 * CONSUMER_THREADS) +
+    return p.carry + static_cast<size_t>(block) * (T::ROWS / 8 * CONSUMER_THREADS) +
            t.consumer * 128 + t.thread;
 }
 
@@ -14,12 +14,8 @@ __device__ __forceinline__ void hand_over(const WideParams& p, const WideTarget&
                                           const typename T::Sums& sums) {
     float4* to = carry_of<T>(p, blockIdx.x, t);
 #pragma unroll
-    for (int block = 0; block < T::BLOCKS; block++) {
-#pragma unroll
-        for (int i = 0; i < T::ROWS / 2; i += 4, to += CONSUMER_THREADS) {
-            const float* v = sums[block] + i;
-            __stcg(to, make_float4(v[0], v[1], v[2], v[3]));
-        }
+    for (int i = 0; i < T::ROWS / 2; i += 4, to += CONSUMER_THREADS) {
+        __stcg(to, make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
     }
     consumer_sync(t);
     if (t.thread == 0) store_release(p.ready + blockIdx.x * CONSUMERS + t.consumer, 1);
@@ -38,14 +34,11 @@ __device__ __forceinline__ void take_over(const WideParams& p, int giver, const 
     consumer_sync(t);
     const float4* from = carry_of<T>(p, giver, t);
 #pragma unroll
-    for (int block = 0; block < T::BLOCKS; block++) {
-#pragma unroll
-        for (int i = 0; i < T::ROWS / 2; i += 4, from += CONSUMER_THREADS) {
-            const float4 v = __ldcg(from);
-            sums[block][i] = v.x;
-            sums[block][i + 1] = v.y;
-            sums[block][i + 2] = v.z;
-            sums[block][i + 3] = v.w;
-        }
+    for (int i = 0; i < T::ROWS / 2; i += 4, from += CONSUMER_THREADS) {
+        const float4 v = __ldcg(from);
+        sums[i] = v.x;
+        sums[i + 1] = v.y;
+        sums[i + 2] = v.z;
+        sums[i + 3] = v.w;
     }
 }

@@ -128,21 +128,13 @@ __device__ __forceinline__ void store_f32(float* out, const WideTarget& t,
 template <class T>
 __device__ __forceinline__ void store_sums(const WideParams& p, int slice, WideTarget t,
                                            uint32_t staging, const typename T::Sums& sums) {
-    if (p.output == STORE_SWIGLU) {
+    if (p.output == STORE_BF16) {
+        store_bf16<T>(static_cast<bf16*>(p.out), t, staging, sums);
+    } else if (p.output == STORE_F32) {
+        store_f32<T>(static_cast<float*>(p.out) + slice * p.out_slice, t, sums);
+    } else {
         t.output /= 2;
         t.outputs_end /= 2;
-    }
-#pragma unroll
-    for (int block = 0; block < T::BLOCKS; block++) {
-        if (p.output == STORE_BF16) {
-            store_bf16<T>(static_cast<bf16*>(p.out), t, staging, sums[block]);
-            t.output += 64;
-        } else if (p.output == STORE_F32) {
-            store_f32<T>(static_cast<float*>(p.out) + slice * p.out_slice, t, sums[block]);
-            t.output += 64;
-        } else {
-            store_swiglu<T>(static_cast<bf16*>(p.out), t, staging, sums[block]);
-            t.output += 32;
-        }
+        store_swiglu<T>(static_cast<bf16*>(p.out), t, staging, sums);
     }
 }

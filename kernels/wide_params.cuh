@@ -14,8 +14,8 @@ enum WideOutput : uint32_t {
 // out[r, o] = sum_k x[r, k] weight[o, k]. A cluster works on two neighbouring weight tiles and one
 // row tile; the grid is (shares * row_tiles) clusters of two blocks.
 struct WideParams {
-    TensorMap weight;      // [outputs, columns], tiles of a block's weight rows by 64 columns
-    TensorMap x;           // [rows, columns], tiles of half a row tile by 64 columns
+    TensorMap weight;  // [outputs, columns], tiles of a block's weight rows by 64 columns
+    TensorMap x;       // [rows, columns], tiles of half a row tile by 64 columns
 #ifdef HARNESS
     uint64_t weight_policy, x_policy;
 #endif
@@ -40,54 +40,54 @@ constexpr int CHUNK_BYTES = 128;  // 64 columns of bf16
 constexpr int CONSUMERS = 2;      // warpgroups that multiply
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int THREADS = CONSUMER_THREADS + 32;  // a warp that fills the ring
+constexpr int TILE_OUTPUTS = 64 * CONSUMERS;
 constexpr int BARRIER_BYTES = 16;  // full and empty
+constexpr int SHARED_BYTES = 227 << 10;
 
-// ROWS rows by CONSUMERS * BLOCKS * 64 outputs a block, RESIDENT blocks a multiprocessor.
-template <int ROWS_, int BLOCKS_, int RESIDENT_>
+// ROWS rows by 128 outputs a block. x comes from the second-level cache, so its ring is shorter
+// than the weight's. PENDING chunks may be multiplying when a consumer gives the one before back.
+template <int ROWS_, int X_STAGES_, int PENDING_>
 struct WideTile {
     static constexpr int ROWS = ROWS_;
-    static constexpr int BLOCKS = BLOCKS_;
-    static constexpr int RESIDENT = RESIDENT_;
-    static constexpr int OUTPUTS = CONSUMERS * BLOCKS * 64;
-    static constexpr int WEIGHT_BYTES = OUTPUTS * CHUNK_BYTES;
-    static constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * CHUNK_BYTES;
+    static constexpr int X_STAGES = X_STAGES_;
+    static constexpr int PENDING = PENDING_;
+    static constexpr int WEIGHT_BYTES = TILE_OUTPUTS * CHUNK_BYTES;
+    static constexpr int X_BYTES = ROWS * CHUNK_BYTES;
     // Rows by 64 outputs that a consumer stages at a time.
-    static constexpr int STAGED_ROWS = ROWS % 64 == 0 ? 64 / RESIDENT : 48 / RESIDENT / 16 * 16;
+    static constexpr int STAGED_ROWS = ROWS % 64 == 0 ? 64 : 48;
     static constexpr int STAGING_BYTES = STAGED_ROWS * 128;
-    static constexpr int SHARED_BYTES = (RESIDENT == 1 ? 227 : 113) << 10;
-    // The ring is aligned to 1,024 bytes.
-    static constexpr int RING_BYTES = SHARED_BYTES - 1024 - CONSUMERS * STAGING_BYTES;
-    static constexpr int STAGES = RING_BYTES / (STAGE_BYTES + BARRIER_BYTES);
-    static_assert(STAGES >= 3 && ROWS % STAGED_ROWS == 0 && STAGE_BYTES % 1024 == 0);
+    // The rings are aligned to 1,024 bytes.
+    static constexpr int FIXED_BYTES = 1024 + X_STAGES * X_BYTES + CONSUMERS * STAGING_BYTES;
+    static constexpr int STAGES = (SHARED_BYTES - FIXED_BYTES) / (WEIGHT_BYTES + BARRIER_BYTES);
+    static_assert(STAGES >= X_STAGES && ROWS % STAGED_ROWS == 0 && X_BYTES % 1024 == 0);
 
-    using Sums = float[BLOCKS][ROWS / 2];
-    static constexpr int THREAD_SUMS = BLOCKS * ROWS / 2;
+    using Sums = float[ROWS / 2];
 };
 
-// Addresses in a block's shared memory: stages (weight, then x), staging, barriers.
+// Addresses in a block's shared memory: weight, x, staging, barriers.
 template <class T>
 struct WideRing {
     uint32_t base;
 
     __device__ explicit WideRing(const void* shared)
         : base((shared_address(shared) + 1023) & ~1023u) {}
-    __device__ uint32_t weight(int slot) const { return base + slot * T::STAGE_BYTES; }
-    __device__ uint32_t x(int slot) const { return weight(slot) + T::WEIGHT_BYTES; }
+    __device__ uint32_t weight(int slot) const { return base + slot * T::WEIGHT_BYTES; }
+    __device__ uint32_t x(int slot) const { return weight(T::STAGES) + slot * T::X_BYTES; }
     __device__ uint32_t staging(int consumer) const {
-        return weight(T::STAGES) + consumer * T::STAGING_BYTES;
+        return x(T::X_STAGES) + consumer * T::STAGING_BYTES;
     }
     __device__ uint32_t full(int slot) const { return staging(CONSUMERS) + slot * BARRIER_BYTES; }
     __device__ uint32_t empty(int slot) const { return full(slot) + BARRIER_BYTES / 2; }
 };
 
-// A position in the ring and the parity of its barriers' phase.
-template <class T>
+// A position in a ring of STAGES and the parity of its barriers' phase.
+template <int STAGES>
 struct WideSlot {
     int index = 0;
     uint32_t parity = 0;
 
     __device__ void next() {
-        if (++index == T::STAGES) {
+        if (++index == STAGES) {
             index = 0;
             parity ^= 1;
         }
