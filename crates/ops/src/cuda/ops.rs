@@ -91,9 +91,9 @@ impl Backend for Cuda {
         fill: Fill => super::fill::fill;
         embed: Embed => super::embed::embed;
         rms_norm: RmsNorm => super::rms_norm::rms_norm;
-        linear: Linear => missing;
-        linear_swiglu: LinearSwiglu => missing;
-        linear_add_norm: LinearAddNorm => missing;
+        linear: Linear => super::linear::linear;
+        linear_swiglu: LinearSwiglu => super::linear_swiglu::linear_swiglu;
+        linear_add_norm: LinearAddNorm => super::linear_add_norm::linear_add_norm;
         gather_rows: GatherRows => super::rows::gather_rows;
         copy_columns: CopyColumns => super::rows::copy_columns;
         conv_tree: ConvTree => missing;

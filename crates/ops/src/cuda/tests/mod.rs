@@ -10,6 +10,7 @@ mod build_tree;
 mod compact_kv;
 mod core;
 mod fill;
+mod linear;
 mod rows;
 mod table_times;
 mod tree_tables;
@@ -67,16 +68,17 @@ pub(super) fn wide(values: &[bf16]) -> Vec<f32> {
 
 /// The same tables on the device.
 pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
-    let mut on_gpu = Batch::new(cuda, batch.rows_max, batch.sequences_max).unwrap();
-    on_gpu.live = put(cuda, &batch.live);
-    on_gpu.row_sequence = put(cuda, &batch.row_sequence);
-    on_gpu.token = put(cuda, &batch.token);
-    on_gpu.parent = put(cuda, &batch.parent);
-    on_gpu.depth = put(cuda, &batch.depth);
-    on_gpu.sequence_slot = put(cuda, &batch.sequence_slot);
-    on_gpu.sequence_start = put(cuda, &batch.sequence_start);
-    on_gpu.sequence_rows = put(cuda, &batch.sequence_rows);
-    on_gpu
+    Batch {
+        live: put(cuda, &batch.live),
+        row_sequence: put(cuda, &batch.row_sequence),
+        token: put(cuda, &batch.token),
+        parent: put(cuda, &batch.parent),
+        depth: put(cuda, &batch.depth),
+        sequence_slot: put(cuda, &batch.sequence_slot),
+        sequence_start: put(cuda, &batch.sequence_start),
+        sequence_rows: put(cuda, &batch.sequence_rows),
+        ..Batch::new(cuda, batch.rows_max, batch.sequences_max).unwrap()
+    }
 }
 
 /// The same tables on the device.
