@@ -5,8 +5,15 @@ use half::bf16;
 use super::{Cuda, CudaBuf};
 use crate::{Backend, Batch, Cpu, Element, Slots};
 
+mod accept_walk;
+mod build_tree;
+mod compact_kv;
 mod core;
+mod fill;
 mod linear;
+mod rows;
+mod table_times;
+mod tree_tables;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
 /// `REQUIRE_GPU=1` a missing GPU is a failure.
