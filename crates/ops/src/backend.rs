@@ -2,9 +2,9 @@
 
 use crate::{
     AcceptWalk, Advance, Attention, BuildTree, CompactKv, ConvTree, CopyColumns, DraftAttention,
-    DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, LinearAddNorm,
-    LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, SimulateAcceptance, StepResult,
-    TokenLogprobs, TopK, TreeTablesFrom,
+    DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
+    LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, SimulateAcceptance,
+    StepResult, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Sizes from which a device derives the scratch memory that its ops share.
@@ -88,6 +88,13 @@ pub trait Backend: Sized + 'static {
         len: usize,
     ) -> Result<(), OpsError>;
 
+    /// Waits for all enqueued ops and reports what went wrong in them.
+    fn wait(&self) -> Result<(), OpsError>;
+
+    /// Bytes per second, read and written ones together, of copies of `bytes` bytes within the
+    /// device's memory: the ruler for everything that moves memory.
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError>;
+
     /// Runs `enqueue` and, where the device can, records the ops that it enqueues instead of
     /// running them. `None`: the device has no graphs, `enqueue` was not called and nothing ran.
     ///
@@ -107,6 +114,7 @@ pub trait Backend: Sized + 'static {
     /// Bytes that [`Backend::reserve`] allocates.
     fn scratch_bytes(&self, needs: &ScratchNeeds) -> u64;
 
+    fn fill(&self, op: Fill<'_, Self>) -> Result<(), OpsError>;
     fn embed(&self, op: Embed<'_, Self>) -> Result<(), OpsError>;
     fn rms_norm(&self, op: RmsNorm<'_, Self>) -> Result<(), OpsError>;
     fn linear(&self, op: Linear<'_, Self>) -> Result<(), OpsError>;

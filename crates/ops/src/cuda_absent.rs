@@ -60,6 +60,14 @@ impl Backend for Cuda {
         match *self {}
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {
+        match *self {}
+    }
+
     fn record(
         &self,
         _: &mut dyn FnMut() -> Result<(), OpsError>,
@@ -80,6 +88,7 @@ impl Backend for Cuda {
     }
 
     ops! {
+        fill: Fill;
         embed: Embed;
         rms_norm: RmsNorm;
         linear: Linear;
