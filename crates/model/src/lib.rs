@@ -21,7 +21,7 @@ pub use error::ModelError;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    AcceptanceLaw, Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig,
+    AcceptanceLaw, Chunk, DeviceTimes, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig,
     SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence, StepTiming,
     TokenLogprob,
 };

@@ -172,7 +172,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Fills the verify segments and derives their tables.
-    fn build(&mut self, key: StepKey) -> Result<(), OpsError> {
+    pub(super) fn build(&mut self, key: StepKey) -> Result<(), OpsError> {
         let block_size = self.block_size();
         let (forward, drafts) = (&mut self.verify, &self.drafts);
         forward.batch.cover(key.sequences);
@@ -216,7 +216,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Keeps the accepted path: keys and values, recurrent state, the drafter's context.
-    fn commit(&mut self, key: StepKey) -> Result<(), OpsError> {
+    pub(super) fn commit(&mut self, key: StepKey) -> Result<(), OpsError> {
         let verify = &self.verify;
         self.backend.compact_kv(CompactKv {
             batch: &verify.batch,
