@@ -1,7 +1,5 @@
 //! Bytes that a step cannot avoid to move: the floor under its time.
 
-use ops::GdnState;
-
 use crate::plan::{drafter_weight_bytes, target_weight_bytes};
 use crate::{DrafterConfig, ModelConfig, RunnerConfig};
 
@@ -28,7 +26,7 @@ impl StepTraffic {
     ) -> Self {
         let table = (target.vocab_size * target.hidden_size * config.weight_dtype.bytes()) as u64;
         let looked_up = if target.tied_head { 0 } else { table };
-        let state = GdnState::<ops::Cpu>::slot_bytes(target.gdn) - pending_bytes(target);
+        let state = size_of::<f32>() * target.gdn.state_len();
         let tokens: usize = contexts.iter().sum();
         let kv_row = |layers: usize, heads: usize, head_dim: usize| {
             2 * layers * heads * head_dim * config.kv_dtype.bytes()

@@ -89,5 +89,4 @@ impl<B: Backend> Runner<B> {
             Part::Whole => self.enqueue(key, &mut PartClock::start()),
         }
     }
-
 }

@@ -107,7 +107,7 @@ impl Backend for Cuda {
         conv_tree: ConvTree => missing;
         gdn_scan: GdnScan => missing;
         gated_norm: GatedNorm => missing;
-        norm_rope: NormRope => missing;
+        norm_rope: NormRope => super::norm_rope::norm_rope;
         tree_attention: Attention => missing;
         prefill_attention: Attention => missing;
         draft_attention: DraftAttention => missing;

@@ -73,17 +73,6 @@ pub(super) fn wide(values: &[bf16]) -> Vec<f32> {
 
 /// The same tables on the device.
 pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
-    Batch {
-        live: put(cuda, &batch.live),
-        row_sequence: put(cuda, &batch.row_sequence),
-        token: put(cuda, &batch.token),
-        parent: put(cuda, &batch.parent),
-        depth: put(cuda, &batch.depth),
-        sequence_slot: put(cuda, &batch.sequence_slot),
-        sequence_start: put(cuda, &batch.sequence_start),
-        sequence_rows: put(cuda, &batch.sequence_rows),
-        ..Batch::new(cuda, batch.rows_max, batch.sequences_max).unwrap()
-    }
     let mut copy = Batch::new(cuda, batch.rows_max, batch.sequence_slot.len()).unwrap();
     copy.cover(batch.sequences_max);
     copy.live = put(cuda, &batch.live);
