@@ -12,6 +12,7 @@ mod plan;
 mod runner;
 mod source;
 mod target;
+mod traffic;
 mod weights;
 mod workspace;
 
@@ -21,8 +22,9 @@ pub use error::ModelError;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    AcceptanceLaw, Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig,
-    SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence, StepTiming,
-    TokenLogprob,
+    AcceptanceLaw, Chunk, DeviceTimes, Emitted, PrefillOutput, PromptLogprobs, Runner,
+    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence,
+    StepTiming, TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};
+pub use traffic::StepTraffic;
