@@ -22,6 +22,7 @@ mod norm_rope;
 mod ops;
 mod parts;
 mod rms_norm;
+mod row_attention;
 mod rows;
 mod sample;
 mod scratch;

@@ -108,9 +108,9 @@ impl Backend for Cuda {
         gdn_scan: GdnScan => missing;
         gated_norm: GatedNorm => missing;
         norm_rope: NormRope => super::norm_rope::norm_rope;
-        tree_attention: Attention => missing;
-        prefill_attention: Attention => missing;
-        draft_attention: DraftAttention => missing;
+        tree_attention: Attention => super::row_attention::tree_attention;
+        prefill_attention: Attention => super::row_attention::prefill_attention;
+        draft_attention: DraftAttention => super::row_attention::draft_attention;
         draft_blocks: DraftBlocks => super::draft_blocks::draft_blocks;
         topk_logprobs: TopK => super::topk::topk_logprobs;
         build_tree: BuildTree => super::build_tree::build_tree;
