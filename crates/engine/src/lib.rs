@@ -28,8 +28,8 @@ pub use load::{
     Status, check,
 };
 pub use model::{
-    CheckReport, CheckpointSource, Dtype, MemoryPlan, ModelError, SamplingParams, StepTiming,
-    TokenLogprob,
+    CheckReport, CheckpointSource, Dtype, LoadProgress, MemoryPlan, ModelError, SamplingParams,
+    StepTiming, TokenLogprob,
 };
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,

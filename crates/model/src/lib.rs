@@ -12,6 +12,7 @@ mod plan;
 mod runner;
 mod source;
 mod target;
+mod weight_files;
 mod weights;
 mod workspace;
 

@@ -100,21 +100,23 @@ impl FileBytes {
     }
 }
 
-/// Bytes read so far, shared with whoever reports progress.
+/// Bytes handled so far, shared with whoever reports progress.
 #[derive(Clone, Debug, Default)]
 pub struct LoadProgress {
-    /// Bytes of tensors converted so far.
+    /// Bytes loaded (or downloaded) so far.
     pub done: Arc<AtomicU64>,
-    /// Bytes of all tensors to convert; 0 until known.
+    /// Bytes in all; 0 until known.
     pub total: Arc<AtomicU64>,
 }
 
 impl LoadProgress {
-    pub(crate) fn expect(&self, bytes: u64) {
+    /// More bytes will come.
+    pub fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
+    /// Bytes have come.
+    pub fn add(&self, bytes: u64) {
         self.done.fetch_add(bytes, Ordering::Relaxed);
     }
 }
