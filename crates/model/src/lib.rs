@@ -8,6 +8,7 @@ mod checkpoint;
 mod config;
 mod drafter;
 mod error;
+mod load_format;
 mod plan;
 mod runner;
 mod source;
@@ -19,6 +20,7 @@ mod workspace;
 pub use check::{CheckReport, check};
 pub use config::{DrafterConfig, LayerKind, ModelConfig};
 pub use error::ModelError;
+pub use load_format::LoadFormat;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
