@@ -1,8 +1,8 @@
 //! Causal attention of the target: committed context, then the row's own ancestors.
 
-use crate::head_attention::{HeadAttention, Tail, Visible};
+use crate::head_attention::{Gate, HeadAttention, Tail, Visible};
 use crate::segment::{Segment, segments};
-use crate::{Backend, Batch, Cpu, KvLayer, Rows, Slots};
+use crate::{Backend, Batch, Cpu, KvLayer, Rows, Slots, TreeTables};
 
 /// Row `i` with depth `d` attends to cache indices `0 .. length[slot]`, then to its ancestors from
 /// depth 0 to `d` (itself) at cache indices `length[slot] + ancestor`. Keys thus enter in position
@@ -22,11 +22,17 @@ pub struct Attention<'a, B: Backend> {
     /// Query heads.
     pub heads: usize,
     /// `[rows, heads, head_dim]` normed and rotated.
-    pub query: &'a B::Buf<f32>,
-    /// `[rows, heads, 2 * head_dim]`: the gate is the second half of each head.
-    pub query_gate: &'a B::Buf<f32>,
+    pub query: &'a B::Buf<B::Act>,
+    /// `[rows, gate_row_stride]`: value j of the gate of head h stands at column
+    /// `h * 2 * head_dim + head_dim + j`.
+    pub gate: &'a B::Buf<B::Act>,
+    /// Values per row of `gate`.
+    pub gate_row_stride: usize,
     /// `[rows, heads, head_dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
+    /// Ancestors of a tree's rows for kernels; the CPU follows `batch.parent`. A chunk of a prompt
+    /// is a chain and needs none.
+    pub tree: &'a TreeTables<B>,
 }
 
 /// A tree of at most `TREE_ROWS_MAX` rows per sequence.
@@ -67,7 +73,10 @@ fn heads<'a>(op: &Attention<'a, Cpu>) -> HeadAttention<'a> {
         cache: op.cache,
         heads: op.heads,
         query: op.query,
-        query_gate: Some(op.query_gate),
+        gate: Some(Gate {
+            values: op.gate,
+            row_stride: op.gate_row_stride,
+        }),
     }
 }
 

@@ -2,9 +2,35 @@
 
 use crate::{
     AcceptWalk, Advance, Attention, BuildTree, CompactKv, ConvTree, CopyColumns, DraftAttention,
-    Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, NormRope, OpsError, RmsNorm,
-    Sample, Swiglu, TokenLogprobs, TopK, TreeTablesFrom,
+    DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, LinearAddNorm,
+    LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, SimulateAcceptance, StepResult,
+    TokenLogprobs, TopK, TreeTablesFrom,
 };
+
+/// Sizes from which a device derives the scratch memory that its ops share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScratchNeeds {
+    /// Rows of the largest forward over trees, blocks or listed rows.
+    pub rows: usize,
+    /// Rows of the largest prefill.
+    pub prefill_rows: usize,
+    /// Sequences of one batch.
+    pub sequences: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Query heads of the target.
+    pub heads: usize,
+    /// Values per head of the target.
+    pub head_dim: usize,
+    /// Query heads of the drafter; 0 without one.
+    pub draft_heads: usize,
+    /// Values per head of the drafter; 0 without one.
+    pub draft_head_dim: usize,
+    /// Rows of the head.
+    pub vocab_rows: usize,
+    /// Longest context of one sequence.
+    pub context_max: usize,
+}
 
 /// Memory and ops of one device. Ops are enqueued in call order; [`Backend::download`] waits for
 /// what it reads.
@@ -12,6 +38,13 @@ use crate::{
 pub trait Backend: Sized + 'static {
     /// Device memory holding values of type `T`, of fixed length.
     type Buf<T: Element>: 'static;
+
+    /// Activations between products. The residual stream, logits, recurrent state and gates are
+    /// f32 everywhere.
+    type Act: Element;
+
+    /// A recorded sequence of ops.
+    type Graph: 'static;
 
     /// Device name for people.
     fn name(&self) -> String;
@@ -55,10 +88,30 @@ pub trait Backend: Sized + 'static {
         len: usize,
     ) -> Result<(), OpsError>;
 
+    /// Runs `enqueue` and, where the device can, records the ops that it enqueues instead of
+    /// running them. `None`: the device has no graphs, `enqueue` was not called and nothing ran.
+    ///
+    /// What is recorded are buffers and capacities: [`Backend::launch`] reads whatever the buffers
+    /// hold then. `enqueue` must neither upload nor download.
+    fn record(
+        &self,
+        enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
+    ) -> Result<Option<Self::Graph>, OpsError>;
+
+    /// Enqueues a recorded sequence. The buffers that it names must still exist.
+    fn launch(&self, graph: &Self::Graph) -> Result<(), OpsError>;
+
+    /// Allocates the scratch memory that ops share; called once, before the first op.
+    fn reserve(&self, needs: &ScratchNeeds) -> Result<(), OpsError>;
+
+    /// Bytes that [`Backend::reserve`] allocates.
+    fn scratch_bytes(&self, needs: &ScratchNeeds) -> u64;
+
     fn embed(&self, op: Embed<'_, Self>) -> Result<(), OpsError>;
     fn rms_norm(&self, op: RmsNorm<'_, Self>) -> Result<(), OpsError>;
     fn linear(&self, op: Linear<'_, Self>) -> Result<(), OpsError>;
-    fn swiglu(&self, op: Swiglu<'_, Self>) -> Result<(), OpsError>;
+    fn linear_swiglu(&self, op: LinearSwiglu<'_, Self>) -> Result<(), OpsError>;
+    fn linear_add_norm(&self, op: LinearAddNorm<'_, Self>) -> Result<(), OpsError>;
     fn gather_rows(&self, op: GatherRows<'_, Self>) -> Result<(), OpsError>;
     fn copy_columns(&self, op: CopyColumns<'_, Self>) -> Result<(), OpsError>;
     fn conv_tree(&self, op: ConvTree<'_, Self>) -> Result<(), OpsError>;
@@ -68,13 +121,16 @@ pub trait Backend: Sized + 'static {
     fn tree_attention(&self, op: Attention<'_, Self>) -> Result<(), OpsError>;
     fn prefill_attention(&self, op: Attention<'_, Self>) -> Result<(), OpsError>;
     fn draft_attention(&self, op: DraftAttention<'_, Self>) -> Result<(), OpsError>;
+    fn draft_blocks(&self, op: DraftBlocks<'_, Self>) -> Result<(), OpsError>;
     fn topk_logprobs(&self, op: TopK<'_, Self>) -> Result<(), OpsError>;
     fn build_tree(&self, op: BuildTree<'_, Self>) -> Result<(), OpsError>;
     fn tree_tables(&self, op: TreeTablesFrom<'_, Self>) -> Result<(), OpsError>;
     fn sample(&self, op: Sample<'_, Self>) -> Result<(), OpsError>;
+    fn simulate_acceptance(&self, op: SimulateAcceptance<'_, Self>) -> Result<(), OpsError>;
     fn accept_walk(&self, op: AcceptWalk<'_, Self>) -> Result<(), OpsError>;
     fn compact_kv(&self, op: CompactKv<'_, Self>) -> Result<(), OpsError>;
     fn gdn_commit(&self, op: GdnCommit<'_, Self>) -> Result<(), OpsError>;
     fn advance(&self, op: Advance<'_, Self>) -> Result<(), OpsError>;
     fn token_logprobs(&self, op: TokenLogprobs<'_, Self>) -> Result<(), OpsError>;
+    fn step_result(&self, op: StepResult<'_, Self>) -> Result<(), OpsError>;
 }

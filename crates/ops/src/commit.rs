@@ -21,7 +21,8 @@ pub struct CompactKv<'a, B: Backend> {
 }
 
 /// In every layer: the pending rows become the journal rows of `path[1..]` (row 0 is already in
-/// the state), and the convolution history the last three of `[history; conv_in of path]`.
+/// the state): k and v of `qkv`, the gates, `1 / |k|`. The convolution history becomes the last
+/// three rows of `[history; channels of mixed of path]`.
 /// The pending count itself is set by [`crate::Advance`].
 pub struct GdnCommit<'a, B: Backend> {
     /// Segments.
@@ -104,30 +105,30 @@ pub(crate) fn gdn_cpu(op: GdnCommit<'_, Cpu>) {
 /// `path`: rows of the batch.
 fn keep_pending(state: &mut GdnState<Cpu>, journal: &GdnJournal<Cpu>, slot: usize, path: &[usize]) {
     let shape = state.shape;
-    let copy = |from: &[f32], to: &mut [f32], width: usize| {
-        for (place, &row) in path.iter().skip(1).enumerate() {
-            to[(slot * DEPTH_MAX + place) * width..][..width]
-                .copy_from_slice(&from[row * width..][..width]);
+    let (channels, key_width) = (shape.channels(), shape.key_width());
+    let (kv, gates, heads) = (channels - key_width, 2 * shape.value_heads, shape.key_heads);
+    for (place, &row) in path.iter().skip(1).enumerate() {
+        let to = slot * DEPTH_MAX + place;
+        // k and v follow q.
+        let from = &journal.qkv[row * channels + key_width..][..kv];
+        state.pending_kv[to * kv..][..kv].copy_from_slice(from);
+        let from = &journal.gate[row * gates..][..gates];
+        state.pending_gate[to * gates..][..gates].copy_from_slice(from);
+        let to = &mut state.pending_scale[to * heads..][..heads];
+        for (to, scales) in to
+            .iter_mut()
+            .zip(journal.scale[row * 3 * heads..].chunks(3))
+        {
+            *to = scales[1];
         }
-    };
-    copy(&journal.key, &mut state.pending_key, shape.key_width());
-    copy(
-        &journal.value,
-        &mut state.pending_value,
-        shape.value_width(),
-    );
-    copy(
-        &journal.gate,
-        &mut state.pending_gate,
-        shape.value_heads * 2,
-    );
+    }
 }
 
 fn keep_history(state: &mut GdnState<Cpu>, journal: &GdnJournal<Cpu>, slot: usize, path: &[usize]) {
-    let channels = state.shape.channels();
+    let (channels, stride) = (state.shape.channels(), state.shape.mixed_stride());
     let history = &mut state.conv[slot * 3 * channels..][..3 * channels];
     for column in 0..3 {
-        // Entry of `[history; conv_in of path]`; it lies behind `column`, so ascending order
+        // Entry of `[history; channels of path]`; it lies behind `column`, so ascending order
         // reads every history column before it is overwritten.
         let entry = path.len() + column;
         let to = column * channels;
@@ -135,8 +136,7 @@ fn keep_history(state: &mut GdnState<Cpu>, journal: &GdnJournal<Cpu>, slot: usiz
             history.copy_within(entry * channels..(entry + 1) * channels, to);
         } else {
             let row = path[entry - 3];
-            history[to..][..channels]
-                .copy_from_slice(&journal.conv_in[row * channels..][..channels]);
+            history[to..][..channels].copy_from_slice(&journal.mixed[row * stride..][..channels]);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The CPU backend: every op as its readable reference, in f32, with a fixed order of summation.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
     AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
-    DraftAttention, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, NormRope,
-    OpsError, RmsNorm, Sample, Swiglu, TokenLogprobs, TopK, TreeTablesFrom,
+    DraftAttention, DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
+    LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, ScratchNeeds,
+    SimulateAcceptance, StepResult, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Host memory and the calling thread, with the rayon pool for large ops. Clones count their
@@ -27,6 +29,8 @@ macro_rules! ops {
 
 impl Backend for Cpu {
     type Buf<T: Element> = Box<[T]>;
+    type Act = f32;
+    type Graph = Infallible;
 
     fn name(&self) -> String {
         "cpu".into()
@@ -82,11 +86,31 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn record(
+        &self,
+        _enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
+    ) -> Result<Option<Infallible>, OpsError> {
+        Ok(None)
+    }
+
+    fn launch(&self, graph: &Infallible) -> Result<(), OpsError> {
+        match *graph {}
+    }
+
+    fn reserve(&self, _needs: &ScratchNeeds) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn scratch_bytes(&self, _needs: &ScratchNeeds) -> u64 {
+        0
+    }
+
     ops! {
         embed: Embed => crate::embed::cpu;
         rms_norm: RmsNorm => crate::rms_norm::cpu;
         linear: Linear => crate::linear::cpu;
-        swiglu: Swiglu => crate::swiglu::cpu;
+        linear_swiglu: LinearSwiglu => crate::linear_swiglu::cpu;
+        linear_add_norm: LinearAddNorm => crate::linear_add_norm::cpu;
         gather_rows: GatherRows => crate::rows::gather_cpu;
         copy_columns: CopyColumns => crate::rows::copy_columns_cpu;
         conv_tree: ConvTree => crate::conv_tree::cpu;
@@ -96,14 +120,17 @@ impl Backend for Cpu {
         tree_attention: Attention => crate::attention::tree_cpu;
         prefill_attention: Attention => crate::attention::prefill_cpu;
         draft_attention: DraftAttention => crate::draft_attention::cpu;
+        draft_blocks: DraftBlocks => crate::draft_blocks::cpu;
         topk_logprobs: TopK => crate::topk::cpu;
         build_tree: BuildTree => crate::draft_tree::cpu;
         tree_tables: TreeTablesFrom => crate::tree_tables::cpu;
         sample: Sample => crate::sample::cpu;
+        simulate_acceptance: SimulateAcceptance => crate::simulate_acceptance::cpu;
         accept_walk: AcceptWalk => crate::accept_walk::cpu;
         compact_kv: CompactKv => crate::commit::compact_kv_cpu;
         gdn_commit: GdnCommit => crate::commit::gdn_cpu;
         advance: Advance => crate::advance::cpu;
         token_logprobs: TokenLogprobs => crate::logprobs::cpu;
+        step_result: StepResult => crate::step_result::cpu;
     }
 }

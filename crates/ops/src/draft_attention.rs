@@ -36,13 +36,13 @@ pub struct DraftAttention<'a, B: Backend> {
     /// Query heads.
     pub heads: usize,
     /// `[rows, heads, head_dim]`.
-    pub query: &'a B::Buf<f32>,
+    pub query: &'a B::Buf<B::Act>,
     /// `[rows, kv_heads, head_dim]` of the block.
-    pub block_keys: &'a B::Buf<f32>,
+    pub block_keys: &'a B::Buf<B::Act>,
     /// `[rows, kv_heads, head_dim]` of the block.
-    pub block_values: &'a B::Buf<f32>,
+    pub block_values: &'a B::Buf<B::Act>,
     /// `[rows, heads, head_dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
 }
 
 impl BlockMask {
@@ -65,7 +65,7 @@ pub(crate) fn cpu(op: DraftAttention<'_, Cpu>) {
         cache: op.cache,
         heads: op.heads,
         query: op.query,
-        query_gate: None,
+        gate: None,
     };
     attention.run(
         &segments(op.batch, op.rows),

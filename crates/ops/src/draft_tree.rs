@@ -32,9 +32,6 @@ pub struct DraftPlan<B: Backend> {
     pub block: B::Buf<u32>,
     /// `[sequences]` 1 = chain, 0 = tree.
     pub chain: B::Buf<u32>,
-    /// `[sequences]` deepest useful node: what the request may still emit and what the context
-    /// holds, less one; at most the drafted depths.
-    pub depth_max: B::Buf<u32>,
 }
 
 impl<B: Backend> DraftPlan<B> {
@@ -43,7 +40,6 @@ impl<B: Backend> DraftPlan<B> {
         Ok(DraftPlan {
             block: backend.alloc(sequences)?,
             chain: backend.alloc(sequences)?,
-            depth_max: backend.alloc(sequences)?,
         })
     }
 }
@@ -58,20 +54,26 @@ impl<B: Backend> DraftPlan<B> {
 /// Chain: the likeliest token of each depth. Rows that remain when nothing can be drafted are
 /// padding: parent 0, depth 1, the root's token, `padding[row] = 1`; they are never children.
 ///
+/// Depths are limited to those that can still be emitted: with n = what `tokens_max` and
+/// `context_max` of the slot leave (the root takes position `length`), at most n - 1, since the
+/// target's own token comes behind the deepest node.
+///
 /// The prediction does not depend on the segment's rows: it always looks at the best 63 nodes and
-/// at the whole chain within `depth_max`. It counts what exists where there is less.
+/// at the whole chain within that limit. It counts what exists where there is less.
 pub struct BuildTree<'a, B: Backend> {
-    /// Rows that one block of the draft batch gives: its drafted depths.
-    pub depths: usize,
+    /// Rows of a block of the draft batch: the anchor, from which nothing is drafted, and one row
+    /// per depth. 1 without a drafter.
+    pub block_size: usize,
     /// Candidates per depth.
     pub k: usize,
-    /// `[blocks, depths, k]`.
+    /// `[blocks, block_size, k]`: candidates of depth d, counted from 0, of block b are row
+    /// `b * block_size + 1 + d`.
     pub ids: &'a B::Buf<u32>,
-    /// `[blocks, depths, k]`.
+    /// `[blocks, block_size, k]`.
     pub logprobs: &'a B::Buf<f32>,
     /// How each sequence drafts.
     pub plan: &'a DraftPlan<B>,
-    /// Roots.
+    /// Roots, and limits of the sequences.
     pub slots: &'a Slots<B>,
     /// Segments (slot, start and rows are given; token, parent and depth are written).
     pub batch: &'a mut Batch<B>,
@@ -82,7 +84,7 @@ pub struct BuildTree<'a, B: Backend> {
 }
 
 pub(crate) fn cpu(op: BuildTree<'_, Cpu>) {
-    let candidates_len = op.depths * op.k;
+    let candidates_len = op.block_size.saturating_sub(1) * op.k;
     for sequence in 0..op.batch.live[1] as usize {
         let slot = op.batch.sequence_slot[sequence] as usize;
         let rows = op.batch.sequence_rows[sequence] as usize;
@@ -91,18 +93,17 @@ pub(crate) fn cpu(op: BuildTree<'_, Cpu>) {
             "a drafted segment has 1 to {TREE_ROWS_MAX} rows, this one {rows}"
         );
         let block = op.plan.block[sequence];
-        let (offset, depth_max) = if block == NONE {
-            (0, 0)
+        let candidates = if block == NONE {
+            Candidates::new(&[], &[], op.k, 0)
         } else {
-            let depth_max = op.plan.depth_max[sequence] as usize;
-            (block as usize * candidates_len, depth_max)
+            let offset = (block as usize * op.block_size + 1) * op.k;
+            Candidates::new(
+                &op.ids[offset..][..candidates_len],
+                &op.logprobs[offset..][..candidates_len],
+                op.k,
+                useful_depth(op.slots, slot) as usize,
+            )
         };
-        let candidates = Candidates::new(
-            &op.ids[offset..][..candidates_len],
-            &op.logprobs[offset..][..candidates_len],
-            op.k,
-            depth_max,
-        );
         let best: Vec<Node> = candidates.best_first().take(TREE_ROWS_MAX - 1).collect();
         let chain = candidates.chain();
         let Prediction { tree, chain: line } = Prediction::of(&best, &chain);
@@ -128,6 +129,17 @@ pub(crate) fn cpu(op: BuildTree<'_, Cpu>) {
             &nodes,
         );
     }
+}
+
+/// Depth of the deepest node that can still be emitted: the target's own token comes after it.
+fn useful_depth(slots: &Slots<Cpu>, slot: usize) -> u32 {
+    let limits = &slots.sampling[slot];
+    let to_emit = limits.tokens_max.saturating_sub(slots.emitted[slot]);
+    // The root takes position `length`.
+    let to_fill = limits
+        .context_max
+        .saturating_sub(slots.length[slot].saturating_add(1));
+    to_emit.min(to_fill).saturating_sub(1)
 }
 
 /// Root, nodes in depth-first order, padding.

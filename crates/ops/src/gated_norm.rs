@@ -14,23 +14,26 @@ pub struct GatedNorm<'a, B: Backend> {
     /// Added to the mean of squares.
     pub eps: f32,
     /// `[rows, value_heads, value_dim]`.
-    pub o: &'a B::Buf<f32>,
-    /// `[rows, value_heads, value_dim]`.
-    pub z: &'a B::Buf<f32>,
+    pub o: &'a B::Buf<B::Act>,
+    /// `[rows, mixed_stride]`: z stands at columns `channels .. channels + value_width`
+    /// ([`crate::GdnJournal::mixed`]).
+    pub mixed: &'a B::Buf<B::Act>,
     /// `[value_dim]`.
     pub weight: &'a B::Buf<f32>,
     /// `[rows, value_heads, value_dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
 }
 
 pub(crate) fn cpu(op: GatedNorm<'_, Cpu>) {
     let dim = op.shape.value_dim;
     let live = op.rows.count() * op.shape.value_width();
     let weight = &op.weight[..dim];
+    let (heads, channels) = (op.shape.value_heads, op.shape.channels());
     // An exponential costs about as much as 16 multiply-adds.
     parallel::chunks(&mut op.out[..live], dim, 16 * live, |head, out| {
         let o = &op.o[head * dim..][..dim];
-        let z = &op.z[head * dim..][..dim];
+        let (row, head) = (head / heads, head % heads);
+        let z = &op.mixed[row * op.shape.mixed_stride() + channels + head * dim..][..dim];
         let inverse = inverse_rms(o, op.eps);
         for (((out, &o), &z), &weight) in out.iter_mut().zip(o).zip(z).zip(weight) {
             *out = o * inverse * weight * silu(z);

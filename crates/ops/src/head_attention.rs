@@ -45,8 +45,15 @@ pub(crate) struct HeadAttention<'a> {
     pub heads: usize,
     /// `[rows, heads, head_dim]`.
     pub query: &'a [f32],
-    /// `[rows, heads, 2 * head_dim]`; the second halves gate the output.
-    pub query_gate: Option<&'a [f32]>,
+    /// Gates the output.
+    pub gate: Option<Gate<'a>>,
+}
+
+/// `[rows, row_stride]`: head h is gated by columns `(2 h + 1) * head_dim ..`.
+#[derive(Clone, Copy)]
+pub(crate) struct Gate<'a> {
+    pub values: &'a [f32],
+    pub row_stride: usize,
 }
 
 impl HeadAttention<'_> {
@@ -270,8 +277,10 @@ impl Task<'_> {
             for value in out.iter_mut() {
                 *value *= inverse[q];
             }
-            if let Some(query_gate) = self.op.query_gate {
-                let gate = &query_gate[(2 * *at + 1) * dim..][..dim];
+            if let Some(gate) = self.op.gate {
+                let (row, head) = (*at / self.op.heads, *at % self.op.heads);
+                let column = (2 * head + 1) * dim;
+                let gate = &gate.values[row * gate.row_stride + column..][..dim];
                 for (value, &gate) in out.iter_mut().zip(gate) {
                     *value *= sigmoid(gate);
                 }

@@ -49,29 +49,26 @@ impl Summation {
     }
 }
 
-/// What happens to the product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// `out = x Wt`.
-    Store,
-    /// `out = out + x Wt`: the residual stream.
-    Add,
+/// Where a product goes.
+pub enum LinearOut<'a, B: Backend> {
+    /// An activation.
+    Act(&'a mut B::Buf<B::Act>),
+    /// Logits, or a value that a norm follows.
+    F32(&'a mut B::Buf<f32>),
 }
 
-/// `out[r, o] = sum_k x[r, k] * weight[o, k]`, optionally added to what `out` holds.
+/// `out[r, o] = sum_k x[r, k] * weight[o, k]`, summed as [`Summation::Whole`].
 pub struct Linear<'a, B: Backend> {
     /// Rows to multiply.
     pub rows: Rows<'a, B>,
     /// `[rows, weight.columns]`.
-    pub x: &'a B::Buf<f32>,
+    pub x: &'a B::Buf<B::Act>,
     /// `[outputs, inputs]`.
     pub weight: &'a Tensor<B>,
-    /// Summation order.
-    pub summation: Summation,
-    /// Store or add.
-    pub output: Output,
-    /// `[rows, weight.rows]`.
-    pub out: &'a mut B::Buf<f32>,
+    /// `[rows, out_stride]`; columns from `weight.rows` on keep what they had.
+    pub out: LinearOut<'a, B>,
+    /// Values per row of `out`, at least `weight.rows`.
+    pub out_stride: usize,
 }
 
 /// Outputs whose weights are widened, and stay in cache, while all rows pass over them.
@@ -82,20 +79,51 @@ const OUTPUT_BLOCK: usize = 48;
 const WIDEN_ON_LOAD_ROWS: usize = 4;
 
 pub(crate) fn cpu(op: Linear<'_, Cpu>) {
-    let rows = op.rows.count();
-    let outputs = op.weight.rows;
+    let (LinearOut::Act(out) | LinearOut::F32(out)) = op.out;
+    product(
+        op.x,
+        op.rows.count(),
+        op.weight,
+        Summation::Whole,
+        op.out_stride,
+        out,
+        |out, product| *out = product,
+    );
+}
+
+/// Gives `put` every value of `out` `[rows, out_stride]` that has a product, and the product.
+pub(crate) fn product(
+    x: &[f32],
+    rows: usize,
+    weight: &Tensor<Cpu>,
+    summation: Summation,
+    out_stride: usize,
+    out: &mut [f32],
+    put: impl Fn(&mut f32, f32),
+) {
+    let outputs = weight.rows;
+    assert!(
+        outputs <= out_stride,
+        "{outputs} outputs in rows of {out_stride}"
+    );
     if rows * outputs == 0 {
         return;
     }
     let blocks = outputs.div_ceil(OUTPUT_BLOCK);
-    let work = rows * outputs * op.weight.columns;
-    let (x, weight, summation) = (op.x, op.weight, op.summation);
+    let work = rows * outputs * weight.columns;
     let range = |block: usize| block * OUTPUT_BLOCK..outputs.min((block + 1) * OUTPUT_BLOCK);
+    let mut store = |products: &[f32], range: Range<usize>| {
+        let rows = out.chunks_mut(out_stride);
+        for (products, out) in products.chunks(range.len()).zip(rows) {
+            for (out, &product) in out[range.clone()].iter_mut().zip(products) {
+                put(out, product);
+            }
+        }
+    };
     if work < PARALLEL_WORK {
         let mut wide = Vec::new();
         let mut products = vec![0.0; rows * OUTPUT_BLOCK.min(outputs)];
-        for block in 0..blocks {
-            let range = range(block);
+        for range in (0..blocks).map(range) {
             let products = &mut products[..rows * range.len()];
             block_products(
                 x,
@@ -106,7 +134,7 @@ pub(crate) fn cpu(op: Linear<'_, Cpu>) {
                 &mut wide,
                 products,
             );
-            put(op.output, products, range, outputs, op.out);
+            store(products, range);
         }
     } else {
         let done: Vec<Vec<f32>> = (0..blocks)
@@ -119,7 +147,7 @@ pub(crate) fn cpu(op: Linear<'_, Cpu>) {
             })
             .collect();
         for (block, products) in done.iter().enumerate() {
-            put(op.output, products, range(block), outputs, op.out);
+            store(products, range(block));
         }
     }
 }
@@ -178,21 +206,6 @@ fn multiply<T: Lane>(
         out: products,
         out_stride: outputs,
     });
-}
-
-fn put(output: Output, products: &[f32], range: Range<usize>, outputs: usize, out: &mut [f32]) {
-    let rows = out.chunks_mut(outputs);
-    for (products, out) in products.chunks(range.len()).zip(rows) {
-        let out = &mut out[range.clone()];
-        match output {
-            Output::Store => out.copy_from_slice(products),
-            Output::Add => {
-                for (out, product) in out.iter_mut().zip(products) {
-                    *out += product;
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

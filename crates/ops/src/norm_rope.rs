@@ -8,15 +8,13 @@ use crate::{Backend, Batch, ContextRows, Cpu, KvLayer, Rows, Slots, parallel};
 pub struct QuerySource<'a, B: Backend> {
     /// Query heads.
     pub heads: usize,
-    /// `[rows, heads, stride]`: a head's query is its first `head_dim` values. The target's stride
-    /// is `2 * head_dim` (the gate follows the query), the drafter's is `head_dim`.
-    pub x: &'a B::Buf<f32>,
-    /// See `x`.
-    pub stride: usize,
+    /// Head h starts at column `h * head_stride` of a row: `2 * head_dim` in the target (the gate
+    /// follows the query), `head_dim` in the drafter.
+    pub head_stride: usize,
     /// `[head_dim]` norm factor.
     pub weight: &'a B::Buf<f32>,
     /// `[rows, heads, head_dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
 }
 
 /// Where rotated keys and values go, and what gives a row its position.
@@ -46,9 +44,9 @@ pub enum KvTarget<'a, B: Backend> {
         /// Lengths.
         slots: &'a Slots<B>,
         /// `[rows, kv_heads, head_dim]`.
-        keys: &'a mut B::Buf<f32>,
+        keys: &'a mut B::Buf<B::Act>,
         /// `[rows, kv_heads, head_dim]`.
-        values: &'a mut B::Buf<f32>,
+        values: &'a mut B::Buf<B::Act>,
     },
 }
 
@@ -65,12 +63,16 @@ pub struct NormRope<'a, B: Backend> {
     pub frequency: &'a B::Buf<f32>,
     /// Added to the mean of squares.
     pub eps: f32,
+    /// `[rows, row_stride]`: what the projection of a layer gave, queries in front.
+    pub x: &'a B::Buf<B::Act>,
+    /// Values per row of `x`.
+    pub row_stride: usize,
     /// Absent where only keys and values are wanted.
     pub query: Option<QuerySource<'a, B>>,
     /// KV heads.
     pub kv_heads: usize,
-    /// `[rows, 2, kv_heads, head_dim]`: keys, then values of a row.
-    pub kv: &'a B::Buf<f32>,
+    /// Column of the first key head in `x`; the values follow the `kv_heads * head_dim` keys.
+    pub kv_offset: usize,
     /// `[head_dim]` norm factor of the keys.
     pub key_weight: &'a B::Buf<f32>,
     /// Where k and v go.
@@ -96,7 +98,8 @@ pub(crate) fn cpu(op: NormRope<'_, Cpu>) {
                 return;
             }
             for (head, out) in out.chunks_mut(op.head_dim).enumerate() {
-                let x = &query.x[(row * query.heads + head) * query.stride..][..op.head_dim];
+                let column = head * query.head_stride;
+                let x = &op.x[row * op.row_stride + column..][..op.head_dim];
                 norm_rotate(x, query.weight, op.eps, rotation.row(row), out);
             }
         });
@@ -106,7 +109,7 @@ pub(crate) fn cpu(op: NormRope<'_, Cpu>) {
     let mut keys = vec![0.0; width];
     for (row, place) in places.iter().enumerate() {
         let Some(place) = place else { continue };
-        let (x, values) = op.kv[row * 2 * width..][..2 * width].split_at(width);
+        let (x, values) = op.x[row * op.row_stride + op.kv_offset..][..2 * width].split_at(width);
         let heads = x.chunks(op.head_dim).zip(keys.chunks_mut(op.head_dim));
         for (x, out) in heads {
             norm_rotate(x, op.key_weight, op.eps, rotation.row(row), out);

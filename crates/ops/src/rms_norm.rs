@@ -19,7 +19,7 @@ pub struct RmsNorm<'a, B: Backend> {
     /// `[dim]`.
     pub weight: &'a B::Buf<f32>,
     /// `[rows, dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
 }
 
 pub(crate) fn cpu(op: RmsNorm<'_, Cpu>) {

@@ -52,9 +52,9 @@ pub struct GatherRows<'a, B: Backend> {
     /// Values per row.
     pub dim: usize,
     /// `[any, dim]`.
-    pub x: &'a B::Buf<f32>,
+    pub x: &'a B::Buf<B::Act>,
     /// `[rows, dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
 }
 
 /// `out[r, offset .. offset + dim] = x[r, :]`: one tap into the concatenated features.
@@ -70,7 +70,7 @@ pub struct CopyColumns<'a, B: Backend> {
     /// Values per row of `out`.
     pub out_dim: usize,
     /// `[rows, out_dim]`.
-    pub out: &'a mut B::Buf<f32>,
+    pub out: &'a mut B::Buf<B::Act>,
 }
 
 pub(crate) fn gather_cpu(op: GatherRows<'_, Cpu>) {

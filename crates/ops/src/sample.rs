@@ -40,6 +40,8 @@ pub struct Sample<'a, B: Backend> {
     pub logits: &'a B::Buf<f32>,
     /// `[rows]` the chosen token.
     pub choice: &'a mut B::Buf<u32>,
+    /// `[rows]` 1 if every raw logit of an id below `vocab_used` is finite, else 0.
+    pub finite: &'a mut B::Buf<u32>,
 }
 
 pub(crate) fn cpu(op: Sample<'_, Cpu>) {
@@ -51,23 +53,27 @@ pub(crate) fn cpu(op: Sample<'_, Cpu>) {
     );
     let (batch, slots) = (op.batch, op.slots);
     let logits = &op.logits[..rows * slots.vocab_rows];
-    let choose = |scratch: &mut Vec<f32>, row: usize| -> Option<u32> {
+    let process = |scratch: &mut Vec<f32>, row: usize, choice: &mut u32, finite: &mut u32| {
+        if batch.row_sequence[row] == NONE {
+            return;
+        }
         let logits = &logits[row * slots.vocab_rows..][..slots.vocab_used];
-        (batch.row_sequence[row] != NONE)
-            .then(|| choose(&History::new(batch, slots, row), logits, scratch))
+        *choice = choose(&History::new(batch, slots, row), logits, scratch);
+        *finite = u32::from(logits.iter().all(|z| z.is_finite()));
     };
-    let choices = &mut op.choice[..rows];
+    let (choices, finite) = (&mut op.choice[..rows], &mut op.finite[..rows]);
     if logits.len() < PARALLEL_LOGITS {
         let mut scratch = Vec::new();
-        for (row, choice) in choices.iter_mut().enumerate() {
-            *choice = choose(&mut scratch, row).unwrap_or(*choice);
+        for (row, (choice, finite)) in choices.iter_mut().zip(finite).enumerate() {
+            process(&mut scratch, row, choice, finite);
         }
     } else {
         choices
             .par_iter_mut()
+            .zip(finite)
             .enumerate()
-            .for_each_init(Vec::new, |scratch, (row, choice)| {
-                *choice = choose(scratch, row).unwrap_or(*choice);
+            .for_each_init(Vec::new, |scratch, (row, (choice, finite))| {
+                process(scratch, row, choice, finite);
             });
     }
 }

@@ -1,24 +1,40 @@
 //! The scan over all sequences and heads.
 
 use super::recurrence::{TILE, TileRow, Token, ZERO, advance, advance_and_read};
-use super::{GdnMode, GdnScan, GdnShape};
-use crate::activation::{exp, sigmoid, softplus};
+use super::{GdnJournal, GdnMode, GdnScan, GdnShape};
+use crate::activation::exp;
 use crate::limits::DEPTH_MAX;
-use crate::product::dot;
 use crate::segment::{Segment, place, segments};
 use crate::vector::{Kernel, Vector, dispatch};
-use crate::{Cpu, Slots, parallel};
+use crate::{Cpu, parallel};
 
 pub(crate) fn cpu(op: GdnScan<'_, Cpu>) {
     let shape = op.state.shape;
-    let inputs = Inputs::new(&op);
-    if op.mode == GdnMode::Verify {
-        keep(&op.qkv[..], &inputs, shape, op.journal);
-    }
+    let rows = ScanRows::of_journal(op.journal, shape, op.rows.count());
+    let query = unit(
+        &op.journal.qkv,
+        shape.channels(),
+        &op.journal.scale,
+        3,
+        shape,
+        op.rows.count(),
+    );
     let segments = segments(op.batch, op.rows);
     let visits: Vec<Vec<Visit>> = segments.iter().map(|s| visits(&op, *s)).collect();
     let (key_dim, value_dim, heads) = (shape.key_dim, shape.value_dim, shape.value_heads);
-
+    let stored = Pending {
+        shape,
+        kv: &op.state.pending_kv,
+        gate: &op.state.pending_gate,
+        scale: &op.state.pending_scale,
+    };
+    let pending: Vec<_> = segments
+        .iter()
+        .map(|segment| {
+            let count = op.slots.pending[segment.slot] as usize;
+            ScanRows::of_pending(&stored, segment.slot, count)
+        })
+        .collect();
     let mut states: Vec<_> = op
         .state
         .state
@@ -27,15 +43,9 @@ pub(crate) fn cpu(op: GdnScan<'_, Cpu>) {
         .collect();
     let mut outs: Vec<_> = op.out.chunks_mut(value_dim).map(Some).collect();
     let mut tasks = Vec::with_capacity(segments.len() * heads);
-    let pending = Pending {
-        key: &op.state.pending_key,
-        value: &op.state.pending_value,
-        gate: &op.state.pending_gate,
-        slots: op.slots,
-    };
     let mut work = 0;
-    for (segment, visits) in segments.iter().zip(&visits) {
-        work += (visits.len() + pending.count(segment.slot)) * 3 * shape.state_len();
+    for ((segment, visits), pending) in segments.iter().zip(&visits).zip(&pending) {
+        work += (visits.len() + pending.count) * 3 * shape.state_len();
         for head in 0..heads {
             let state = states[segment.slot * heads + head].take();
             let out = visits.iter().map(|visit| {
@@ -46,10 +56,9 @@ pub(crate) fn cpu(op: GdnScan<'_, Cpu>) {
                 shape,
                 mode: op.mode,
                 head,
-                segment: *segment,
                 visits,
-                inputs: &inputs,
-                qkv: op.qkv,
+                query: &query,
+                rows: &rows,
                 pending,
                 state: state.expect("a slot belongs to one sequence of a batch"),
                 out: out.collect(),
@@ -61,69 +70,84 @@ pub(crate) fn cpu(op: GdnScan<'_, Cpu>) {
     });
     if op.mode == GdnMode::Prefill {
         for segment in segments {
-            roll_history(
-                &mut op.state.conv,
-                &op.journal.conv_in,
-                shape.channels(),
-                segment,
-            );
+            roll_history(&mut op.state.conv, &op.journal.mixed, shape, segment);
         }
     }
 }
 
-/// Normalised q and k and the gates of every row.
-struct Inputs {
-    /// `[rows, key_width]`, scaled by `1 / sqrt(key_dim)`.
-    query: Vec<f32>,
-    /// `[rows, key_width]`.
+/// What rows bring to the scan, but for the queries.
+struct ScanRows<'a> {
+    /// Rows at hand.
+    count: usize,
+    /// `[count, key_width]` normalised keys.
     key: Vec<f32>,
-    /// `[rows, value_heads, 2]` g and beta.
-    gate: Vec<f32>,
+    /// Row r has its values at `r * value_stride`.
+    value: &'a [f32],
+    value_stride: usize,
+    /// `[count, value_heads, 2]` g and beta.
+    gate: &'a [f32],
 }
 
-impl Inputs {
-    fn new(op: &GdnScan<'_, Cpu>) -> Self {
-        let shape = op.state.shape;
-        let (dim, width, heads) = (shape.key_dim, shape.key_width(), shape.value_heads);
-        let rows = op.rows.count();
-        let scale = 1.0 / (dim as f32).sqrt();
-        let normalise = |first: usize, scale: f32| {
-            let mut to = vec![0.0; rows * width];
-            parallel::chunks(&mut to, dim, 4 * rows * width, |chunk, to| {
-                let (row, head) = (chunk / shape.key_heads, chunk % shape.key_heads);
-                let x = &op.qkv[row * shape.channels() + first + head * dim..][..dim];
-                let factor = scale / (dot(x, x) + 1e-6).sqrt();
-                for (to, &x) in to.iter_mut().zip(x) {
-                    *to = x * factor;
-                }
-            });
-            to
-        };
-        let mut gate = Vec::with_capacity(rows * heads * 2);
-        for ba in op.ba[..rows * 2 * heads].chunks(2 * heads) {
-            for h in 0..heads {
-                let step = softplus(ba[heads + h] + op.dt_bias[h]);
-                gate.extend([-exp(op.a_log[h]) * step, sigmoid(ba[h])]);
-            }
+impl<'a> ScanRows<'a> {
+    /// The rows of a forward.
+    fn of_journal(journal: &'a GdnJournal<Cpu>, shape: GdnShape, count: usize) -> Self {
+        let (channels, width) = (shape.channels(), shape.key_width());
+        let keys = &journal.qkv[width..];
+        ScanRows {
+            count,
+            key: unit(keys, channels, &journal.scale[1..], 3, shape, count),
+            value: &journal.qkv[2 * width..],
+            value_stride: channels,
+            gate: &journal.gate,
         }
-        Inputs {
-            query: normalise(0, scale),
-            key: normalise(width, 1.0),
-            gate,
+    }
+
+    /// The accepted rows that the stored state of a slot lacks.
+    fn of_pending(state: &Pending<'a>, slot: usize, count: usize) -> Self {
+        let shape = state.shape;
+        let first = slot * DEPTH_MAX;
+        let stride = shape.key_width() + shape.value_width();
+        let kv = &state.kv[first * stride..];
+        let scale = &state.scale[first * shape.key_heads..];
+        ScanRows {
+            count,
+            key: unit(kv, stride, scale, 1, shape, count),
+            value: &kv[shape.key_width()..],
+            value_stride: stride,
+            gate: &state.gate[first * shape.value_heads * 2..],
         }
     }
 }
 
-/// Fills the journal with what the scan is about to use.
-fn keep(qkv: &[f32], inputs: &Inputs, shape: GdnShape, journal: &mut super::GdnJournal<Cpu>) {
-    journal.key[..inputs.key.len()].copy_from_slice(&inputs.key);
-    journal.gate[..inputs.gate.len()].copy_from_slice(&inputs.gate);
-    let width = shape.value_width();
-    let rows = inputs.key.len() / shape.key_width();
-    for row in 0..rows {
-        let value = &qkv[(row + 1) * shape.channels() - width..][..width];
-        journal.value[row * width..][..width].copy_from_slice(value);
-    }
+/// The pending buffers of [`super::GdnState`], apart from the state that the scan writes.
+struct Pending<'a> {
+    shape: GdnShape,
+    kv: &'a [f32],
+    gate: &'a [f32],
+    scale: &'a [f32],
+}
+
+/// `[rows, key_width]`: heads of `x` times their factors; rows of `x` are `stride` apart, factors
+/// of heads `factor_stride`.
+fn unit(
+    x: &[f32],
+    stride: usize,
+    factors: &[f32],
+    factor_stride: usize,
+    shape: GdnShape,
+    rows: usize,
+) -> Vec<f32> {
+    let (dim, heads) = (shape.key_dim, shape.key_heads);
+    let mut out = vec![0.0; rows * shape.key_width()];
+    let work = out.len();
+    parallel::chunks(&mut out, dim, work, |at, out| {
+        let x = &x[at / heads * stride + at % heads * dim..][..dim];
+        let factor = factors[at * factor_stride];
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = x * factor;
+        }
+    });
+    out
 }
 
 /// One row of a scan.
@@ -157,31 +181,16 @@ fn visits(op: &GdnScan<'_, Cpu>, segment: Segment) -> Vec<Visit> {
         .collect()
 }
 
-/// Accepted rows that the stored state lacks.
-#[derive(Clone, Copy)]
-struct Pending<'a> {
-    key: &'a [f32],
-    value: &'a [f32],
-    gate: &'a [f32],
-    slots: &'a Slots<Cpu>,
-}
-
-impl Pending<'_> {
-    fn count(&self, slot: usize) -> usize {
-        self.slots.pending[slot] as usize
-    }
-}
-
 /// The scan of one head of one sequence.
 struct HeadScan<'a> {
     shape: GdnShape,
     mode: GdnMode,
     head: usize,
-    segment: Segment,
     visits: &'a [Visit],
-    inputs: &'a Inputs,
-    qkv: &'a [f32],
-    pending: Pending<'a>,
+    /// `[rows, key_width]` normalised and scaled.
+    query: &'a [f32],
+    rows: &'a ScanRows<'a>,
+    pending: &'a ScanRows<'a>,
     /// `[key_dim, value_dim]`.
     state: &'a mut [f32],
     /// `[visits][value_dim]`.
@@ -229,16 +238,17 @@ impl HeadScan<'_> {
         for (to, from) in state.iter_mut().zip(self.state.chunks(value_dim)) {
             *to = columns(from, first);
         }
-        for row in 0..self.pending.count(self.segment.slot) {
-            advance::<V>(state, self.pending_token(row, first));
+        for row in 0..self.pending.count {
+            advance::<V>(state, self.token(self.pending, row, first));
         }
         for at in 0..self.visits.len() {
             let visit = &self.visits[at];
             if let Some(slot) = visit.restore {
                 state.copy_from_slice(&saved[slot * key_dim..][..key_dim]);
             }
-            let query = self.key_head(&self.inputs.query, visit.row);
-            let o = advance_and_read::<V>(state, self.token(visit.row, first), query);
+            let query = self.key_head(self.query, visit.row);
+            let token = self.token(self.rows, visit.row, first);
+            let o = advance_and_read::<V>(state, token, query);
             put_columns(&o, first, self.out[at]);
             if let Some(slot) = visit.save {
                 saved[slot * key_dim..][..key_dim].copy_from_slice(state);
@@ -264,27 +274,12 @@ impl HeadScan<'_> {
     }
 
     #[inline(always)]
-    fn token(&self, row: usize, first: usize) -> Token<'_> {
-        let value_head = (row + 1) * self.shape.channels() - self.shape.value_width()
-            + self.head * self.shape.value_dim;
-        let value = &self.qkv[value_head..][..self.shape.value_dim];
-        let gate = &self.inputs.gate[(row * self.shape.value_heads + self.head) * 2..][..2];
+    fn token<'r>(&self, rows: &'r ScanRows<'_>, row: usize, first: usize) -> Token<'r> {
+        let value_head = row * rows.value_stride + self.head * self.shape.value_dim;
+        let value = &rows.value[value_head..][..self.shape.value_dim];
+        let gate = &rows.gate[(row * self.shape.value_heads + self.head) * 2..][..2];
         Token {
-            key: self.key_head(&self.inputs.key, row),
-            value: columns(value, first),
-            decay: exp(gate[0]),
-            beta: gate[1],
-        }
-    }
-
-    #[inline(always)]
-    fn pending_token(&self, row: usize, first: usize) -> Token<'_> {
-        let row = self.segment.slot * DEPTH_MAX + row;
-        let value_head = row * self.shape.value_width() + self.head * self.shape.value_dim;
-        let value = &self.pending.value[value_head..][..self.shape.value_dim];
-        let gate = &self.pending.gate[(row * self.shape.value_heads + self.head) * 2..][..2];
-        Token {
-            key: self.key_head(self.pending.key, row),
+            key: self.key_head(&rows.key, row),
             value: columns(value, first),
             decay: exp(gate[0]),
             beta: gate[1],
@@ -308,11 +303,15 @@ fn put_columns(tile: &TileRow, first: usize, row: &mut [f32]) {
     to.copy_from_slice(&tile.as_flattened()[..to.len()]);
 }
 
-/// The last three rows of `[history; conv_in of the segment]` become the history.
-fn roll_history(conv: &mut [f32], conv_in: &[f32], channels: usize, segment: Segment) {
+/// The last three rows of `[history; channels of the segment's mixed rows]` become the history.
+fn roll_history(conv: &mut [f32], mixed: &[f32], shape: GdnShape, segment: Segment) {
+    let channels = shape.channels();
     let history = &mut conv[segment.slot * 3 * channels..][..3 * channels];
     let new = segment.rows.min(3);
     history.copy_within(new * channels.., 0);
-    let last = (segment.start + segment.rows - new) * channels;
-    history[(3 - new) * channels..].copy_from_slice(&conv_in[last..last + new * channels]);
+    let last = segment.start + segment.rows - new;
+    let kept = history[(3 - new) * channels..].chunks_mut(channels);
+    for (row, to) in (last..).zip(kept) {
+        to.copy_from_slice(&mixed[row * shape.mixed_stride()..][..channels]);
+    }
 }

@@ -1,0 +1,155 @@
+//! Copies between host and device.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::result;
+
+use super::buf::{CudaBuf, DevicePtr};
+use super::device::{Cuda, Device, device_error};
+use crate::OpsError;
+
+/// Page-locked host memory, cached for reading.
+pub(super) struct Pinned {
+    ptr: *mut u8,
+    len: usize,
+    device: Arc<Device>,
+}
+
+impl Pinned {
+    /// Zeroed memory of `len` bytes.
+    pub(super) fn new(device: &Arc<Device>, len: usize) -> Result<Self, OpsError> {
+        device
+            .context
+            .bind_to_thread()
+            .map_err(|error| device_error(&error))?;
+        // SAFETY: a fresh allocation, freed once by `drop`.
+        let ptr = unsafe { result::malloc_host(len, 0) }
+            .map_err(|error| OpsError::OutOfMemory {
+                bytes: len,
+                reason: format!("page-locked host memory: {}", device_error(&error)),
+            })?
+            .cast::<u8>();
+        // SAFETY: `len` bytes at `ptr` are ours.
+        unsafe { ptr.write_bytes(0, len) };
+        Ok(Pinned {
+            ptr,
+            len,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// All bytes.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: allocated and initialised in `new`; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let context = &self.device.context;
+        context.record_err(context.bind_to_thread());
+        // SAFETY: allocated by `new`, freed once.
+        context.record_err(unsafe { result::free_host(self.ptr.cast()) });
+    }
+}
+
+impl Cuda {
+    /// Enqueues a copy of `values` to `offset` on.
+    pub(super) fn copy_in<T: Pod>(
+        &self,
+        values: &[T],
+        buf: &CudaBuf<T>,
+        offset: usize,
+    ) -> Result<(), OpsError> {
+        let to = buf.range(offset, values.len());
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: the range was checked; the driver stages pageable memory before it returns, so
+        // `values` may change afterwards.
+        unsafe { result::memcpy_htod_async(to.0, values, self.device.stream.cu_stream()) }
+            .map_err(|error| device_error(&error))
+    }
+
+    /// Reads from `offset` on until `values` is full; waits for all enqueued work.
+    pub(super) fn copy_out<T: Pod>(
+        &self,
+        buf: &CudaBuf<T>,
+        offset: usize,
+        values: &mut [T],
+    ) -> Result<(), OpsError> {
+        let from = buf.range(offset, values.len());
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.bind()?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        let mut landing = self.landing.borrow_mut();
+        match landing.bytes_mut().get_mut(..bytes.len()) {
+            Some(landed) => {
+                self.read(from, landed)?;
+                bytes.copy_from_slice(landed);
+                Ok(())
+            }
+            None => self.read(from, bytes),
+        }
+    }
+
+    fn read(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), OpsError> {
+        let stream = &self.device.stream;
+        // SAFETY: the caller checked the range; `bytes` outlives the copy, which ends below.
+        unsafe { result::memcpy_dtoh_async(bytes, from.0, stream.cu_stream()) }
+            .map_err(|error| device_error(&error))?;
+        self.wait()
+    }
+
+    /// Waits for all enqueued work and reports what went wrong in it.
+    pub(super) fn wait(&self) -> Result<(), OpsError> {
+        self.device
+            .stream
+            .synchronize()
+            .map_err(|error| device_error(&error))?;
+        self.device
+            .context
+            .check_err()
+            .map_err(|error| device_error(&error))
+    }
+
+    /// Enqueues zeros.
+    pub(super) fn fill_zero<T>(
+        &self,
+        buf: &CudaBuf<T>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        let to = buf.range(offset, len);
+        if len == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        let stream = self.device.stream.cu_stream();
+        // SAFETY: the range was checked.
+        unsafe { result::memset_d8_async(to.0, 0, len * size_of::<T>(), stream) }
+            .map_err(|error| device_error(&error))
+    }
+
+    /// Free and total bytes of the device.
+    pub(super) fn memory_info(&self) -> Result<(u64, u64), OpsError> {
+        let (free, total) = self
+            .device
+            .context
+            .mem_get_info()
+            .map_err(|error| device_error(&error))?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub(super) fn bind(&self) -> Result<(), OpsError> {
+        self.device
+            .context
+            .bind_to_thread()
+            .map_err(|error| device_error(&error))
+    }
+}

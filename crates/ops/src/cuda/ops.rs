@@ -1,0 +1,118 @@
+//! The ops of the backend, each in a file of its own.
+
+use std::sync::atomic::Ordering;
+
+use half::bf16;
+
+use super::{Cuda, CudaBuf, CudaGraph};
+use crate::*;
+
+macro_rules! ops {
+    ($($name:ident: $args:ident => $function:path;)*) => {
+        $(fn $name(&self, op: $args<'_, Self>) -> Result<(), OpsError> {
+            $function(self, op)
+        })*
+    };
+}
+
+/// Placeholder of an op whose kernel is on its way.
+fn missing<T>(_: &Cuda, _: T) -> Result<(), OpsError> {
+    Err(OpsError::Device("this op has no kernel yet".into()))
+}
+
+impl Backend for Cuda {
+    type Buf<T: Element> = CudaBuf<T>;
+    type Act = bf16;
+    type Graph = CudaGraph;
+
+    fn name(&self) -> String {
+        self.device_name()
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.device.allocated_bytes.load(Ordering::Relaxed)
+    }
+
+    fn alloc<T: Element>(&self, len: usize) -> Result<CudaBuf<T>, OpsError> {
+        CudaBuf::zeroed(&self.device, len)
+    }
+
+    fn len<T: Element>(&self, buf: &CudaBuf<T>) -> usize {
+        buf.len()
+    }
+
+    fn upload<T: Element>(
+        &self,
+        values: &[T],
+        buf: &mut CudaBuf<T>,
+        offset: usize,
+    ) -> Result<(), OpsError> {
+        self.copy_in(values, buf, offset)
+    }
+
+    fn download<T: Element>(
+        &self,
+        buf: &CudaBuf<T>,
+        offset: usize,
+        values: &mut [T],
+    ) -> Result<(), OpsError> {
+        self.copy_out(buf, offset, values)
+    }
+
+    fn zero<T: Element>(
+        &self,
+        buf: &mut CudaBuf<T>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        self.fill_zero(buf, offset, len)
+    }
+
+    fn record(
+        &self,
+        enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
+    ) -> Result<Option<CudaGraph>, OpsError> {
+        self.capture(enqueue).map(Some)
+    }
+
+    fn launch(&self, graph: &CudaGraph) -> Result<(), OpsError> {
+        self.replay(graph)
+    }
+
+    fn reserve(&self, needs: &ScratchNeeds) -> Result<(), OpsError> {
+        self.reserve_bytes(super::scratch::bytes(self, needs))
+    }
+
+    fn scratch_bytes(&self, needs: &ScratchNeeds) -> u64 {
+        super::scratch::bytes(self, needs) as u64
+    }
+
+    ops! {
+        embed: Embed => missing;
+        rms_norm: RmsNorm => missing;
+        linear: Linear => missing;
+        linear_swiglu: LinearSwiglu => missing;
+        linear_add_norm: LinearAddNorm => missing;
+        gather_rows: GatherRows => missing;
+        copy_columns: CopyColumns => missing;
+        conv_tree: ConvTree => missing;
+        gdn_scan: GdnScan => missing;
+        gated_norm: GatedNorm => missing;
+        norm_rope: NormRope => missing;
+        tree_attention: Attention => missing;
+        prefill_attention: Attention => missing;
+        draft_attention: DraftAttention => missing;
+        draft_blocks: DraftBlocks => missing;
+        topk_logprobs: TopK => missing;
+        build_tree: BuildTree => missing;
+        tree_tables: TreeTablesFrom => missing;
+        sample: Sample => missing;
+        simulate_acceptance: SimulateAcceptance => missing;
+        accept_walk: AcceptWalk => missing;
+        compact_kv: CompactKv => missing;
+        gdn_commit: GdnCommit => missing;
+        advance: Advance => missing;
+        token_logprobs: TokenLogprobs => missing;
+        step_result: StepResult => missing;
+    }
+}
