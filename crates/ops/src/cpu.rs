@@ -4,11 +4,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::host_memory::host_memory;
+use crate::pieces::load_cpu;
 use crate::{
-    AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
+    AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns, DeviceMemory,
     DraftAttention, DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
-    LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, ScratchNeeds,
-    SimulateAcceptance, StepResult, TokenLogprobs, TopK, TreeTablesFrom,
+    LinearAddNorm, LinearSwiglu, NormRope, OpsError, Piece, RmsNorm, Sample, ScratchNeeds,
+    SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Host memory and the calling thread, with the rayon pool for large ops. Clones count their
@@ -31,6 +33,7 @@ impl Backend for Cpu {
     type Buf<T: Element> = Box<[T]>;
     type Act = f32;
     type Graph = Infallible;
+    type Stages = ();
 
     fn name(&self) -> String {
         "cpu".into()
@@ -84,6 +87,23 @@ impl Backend for Cpu {
     ) -> Result<(), OpsError> {
         buf[offset..offset + len].fill(T::zeroed());
         Ok(())
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        Ok(host_memory())
+    }
+
+    fn stages(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        (): &mut (),
+        pieces: &[Piece<'_>],
+        storage: &mut Storage<Cpu>,
+    ) -> Result<(), OpsError> {
+        load_cpu(pieces, storage)
     }
 
     fn record(

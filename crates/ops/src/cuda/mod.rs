@@ -11,9 +11,11 @@ mod memory;
 mod ops;
 mod scratch;
 mod tables;
+mod upload;
 #[cfg(test)]
 mod tests;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;
 pub use graph::CudaGraph;
+pub use upload::Stages;

@@ -6,6 +6,7 @@ use super::{Cuda, CudaBuf};
 use crate::{Backend, Batch, Cpu, Element, Slots};
 
 mod core;
+mod upload;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
 /// `REQUIRE_GPU=1` a missing GPU is a failure.
