@@ -8,7 +8,7 @@ use model::{
     CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadFormat, LoadProgress, MemoryPlan,
     ModelConfig, ModelError, Runner,
 };
-use ops::{Backend, Cpu, Cuda};
+use ops::{Cpu, Cuda};
 
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
@@ -288,13 +288,13 @@ fn settings_of(
     spec: &LoadSpec,
     config: &EngineConfig,
 ) -> Result<(Settings, ModelInfo), EngineError> {
-    let device = match spec.device {
-        Device::Auto | Device::Cpu => Cpu::default().name(),
+    let backend = match spec.device {
+        Device::Auto | Device::Cpu => Cpu::default(),
         Device::Cuda(ordinal) => match Cuda::open(ordinal).map_err(ModelError::Ops)? {},
     };
     let target = ModelConfig::read(&spec.target)?;
     let drafter = drafter_of(spec, config)
         .map(|source| DrafterConfig::read(source, &target))
         .transpose()?;
-    settings::resolve(spec, config, &target, drafter.as_ref(), device)
+    settings::resolve(spec, config, &target, drafter.as_ref(), &backend)
 }

@@ -1,7 +1,7 @@
 //! Turns options and configurations into the sizes of a runner and facts for people.
 
 use model::{DrafterConfig, Dtype, MemoryPlan, ModelConfig, ModelError, RunnerConfig, Shape};
-use ops::{DEPTH_MAX, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
+use ops::{Backend, DEPTH_MAX, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
 
 use crate::auto::CANDIDATES;
 use crate::shape::{Drafting, STEP_ROWS_MAX};
@@ -42,12 +42,12 @@ struct Speculation {
 }
 
 /// Checks the options against each other and against the model.
-pub(crate) fn resolve(
+pub(crate) fn resolve<B: Backend>(
     spec: &LoadSpec,
     config: &EngineConfig,
     target: &ModelConfig,
     drafter: Option<&DrafterConfig>,
-    device: String,
+    backend: &B,
 ) -> Result<(Settings, ModelInfo), EngineError> {
     check_limits(spec, config, target)?;
     let mut speculation = speculation(config, drafter)?;
@@ -62,8 +62,8 @@ pub(crate) fn resolve(
         vocab_used: spec.vocab_used,
         context_length: runner.context_max,
         tokens_total: runner.kv_pages * PAGE_TOKENS,
-        device,
-        plan: MemoryPlan::of(target, drafter, runner),
+        device: backend.name(),
+        plan: MemoryPlan::of(backend, target, drafter, runner),
         algorithm: config.algorithm,
         budget: speculation.budget,
         topk: speculation.topk,
@@ -107,6 +107,7 @@ fn settings(
             weight_dtype: dtype,
             kv_dtype: dtype,
             vocab_used: spec.vocab_used,
+            graphs: true,
         },
         drafting: speculation.drafting,
         shapes,

@@ -24,7 +24,8 @@ pub use load_format::LoadFormat;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig, SequenceStart,
-    SequenceStep, Shape, StepOutput, StepSequence, StepTiming, TokenLogprob,
+    AcceptanceLaw, Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig,
+    SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence, StepTiming,
+    TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};

@@ -1,7 +1,7 @@
 //! Weights of target and drafter on the device, fused where one product serves several tensors.
 
 use candle_core::Tensor as HostTensor;
-use ops::{Backend, Dtype, Tensor};
+use ops::{Backend, Dtype, Tensor, gate_up_rows};
 
 use crate::checkpoint::{Checkpoint, flat};
 use crate::{DrafterConfig, LayerKind, ModelConfig, ModelError};
@@ -16,18 +16,40 @@ pub(crate) struct Uploader<'a, B: Backend> {
 impl<B: Backend> Uploader<'_, B> {
     /// Matrices `[out_i, in]` stacked along their outputs.
     fn matrix(&self, parts: &[HostTensor]) -> Result<Tensor<B>, ModelError> {
+        self.tensor(parts, |parts| parts.iter().flat_map(flat).collect())
+    }
+
+    /// Gate and up projection, their outputs interleaved as [`ops::LinearSwiglu`] wants them.
+    fn gate_up(&self, gate: HostTensor, up: HostTensor) -> Result<Tensor<B>, ModelError> {
+        let (intermediate, columns) = (gate.dims()[0], gate.dims()[1]);
+        self.tensor(&[gate, up], |parts| {
+            let (gate, up) = (flat(&parts[0]), flat(&parts[1]));
+            let mut values = vec![0.0; 2 * intermediate * columns];
+            for j in 0..intermediate {
+                let (gate_row, up_row) = gate_up_rows(j, intermediate);
+                for (from, to) in [(&gate, gate_row), (&up, up_row)] {
+                    values[to * columns..][..columns]
+                        .copy_from_slice(&from[j * columns..][..columns]);
+                }
+            }
+            values
+        })
+    }
+
+    /// A matrix with the outputs of all parts, in the order of `values`.
+    fn tensor(
+        &self,
+        parts: &[HostTensor],
+        values: impl FnOnce(&[HostTensor]) -> Vec<f32>,
+    ) -> Result<Tensor<B>, ModelError> {
         let columns = parts[0].dims()[1];
-        let Some(dtype) = self.dtype else {
-            return Ok(Tensor::from_f32(
-                self.backend,
-                Dtype::Bf16,
-                0,
-                columns,
-                &[],
-            )?);
+        let (dtype, rows, values) = match self.dtype {
+            Some(dtype) => {
+                let rows = parts.iter().map(|part| part.dims()[0]).sum();
+                (dtype, rows, values(parts))
+            }
+            None => (Dtype::Bf16, 0, Vec::new()),
         };
-        let rows = parts.iter().map(|part| part.dims()[0]).sum();
-        let values: Vec<f32> = parts.iter().flat_map(flat).collect();
         Ok(Tensor::from_f32(
             self.backend,
             dtype,
@@ -52,7 +74,7 @@ impl<B: Backend> Uploader<'_, B> {
 
 /// Gate, up and down projections.
 pub(crate) struct Mlp<B: Backend> {
-    /// `[2 * intermediate, hidden]`: gate, then up.
+    /// `[2 * intermediate, hidden]`, interleaved by eights.
     pub(crate) gate_up: Tensor<B>,
     /// `[hidden, intermediate]`.
     pub(crate) down: Tensor<B>,
@@ -60,11 +82,9 @@ pub(crate) struct Mlp<B: Backend> {
 
 /// A full-attention mixer.
 pub(crate) struct AttentionWeights<B: Backend> {
-    /// `[heads * 2 * head_dim, hidden]`: per head query, then gate (target); `[heads * head_dim,
-    /// hidden]` (drafter).
-    pub(crate) query: Tensor<B>,
-    /// `[2 * kv_heads * head_dim, hidden]`: keys, then values.
-    pub(crate) kv: Tensor<B>,
+    /// `[query_rows + 2 * kv_heads * head_dim, hidden]`: queries, keys, values. A query head is
+    /// query, then gate, in the target, and query alone in the drafter.
+    pub(crate) mixed: Tensor<B>,
     /// `[hidden, heads * head_dim]`.
     pub(crate) output: Tensor<B>,
     /// `[head_dim]` norm factors.
@@ -74,12 +94,8 @@ pub(crate) struct AttentionWeights<B: Backend> {
 
 /// A GDN mixer.
 pub(crate) struct GdnWeights<B: Backend> {
-    /// `[channels, hidden]`: q, k, v.
-    pub(crate) qkv: Tensor<B>,
-    /// `[value_width, hidden]`.
-    pub(crate) z: Tensor<B>,
-    /// `[2 * value_heads, hidden]`: b, then a.
-    pub(crate) ba: Tensor<B>,
+    /// `[channels + value_width + 2 * value_heads, hidden]`: q, k, v, z, b, a.
+    pub(crate) mixed: Tensor<B>,
     /// `[channels, 4]`.
     pub(crate) conv: B::Buf<f32>,
     /// `[value_heads]`.
@@ -164,11 +180,8 @@ fn target_layer<B: Backend>(
         &[hidden],
     )?;
     let mixer = match config.layers[index] {
-        LayerKind::FullAttention => Mixer::Attention(attention(
-            up,
-            file,
-            &format!("{prefix}.self_attn"),
-            &AttentionSizes {
+        LayerKind::FullAttention => {
+            let sizes = AttentionSizes {
                 hidden,
                 // Query and gate of a head lie behind each other.
                 query_rows: config.attention_heads * 2 * config.head_dim,
@@ -176,8 +189,10 @@ fn target_layer<B: Backend>(
                 kv_heads: config.kv_heads,
                 head_dim: config.head_dim,
                 norm_add: 1.0,
-            },
-        )?),
+            };
+            let (weights, _) = attention(up, file, &format!("{prefix}.self_attn"), &sizes)?;
+            Mixer::Attention(weights)
+        }
         LayerKind::LinearAttention => {
             Mixer::Gdn(gdn(up, config, file, &format!("{prefix}.linear_attn"))?)
         }
@@ -200,12 +215,13 @@ struct AttentionSizes {
     norm_add: f32,
 }
 
+/// The mixer, and its key and value projections by themselves.
 fn attention<B: Backend>(
     up: &Uploader<'_, B>,
     file: &mut Checkpoint,
     prefix: &str,
     sizes: &AttentionSizes,
-) -> Result<AttentionWeights<B>, ModelError> {
+) -> Result<(AttentionWeights<B>, [HostTensor; 2]), ModelError> {
     let (hidden, head_dim) = (sizes.hidden, sizes.head_dim);
     let kv_rows = sizes.kv_heads * head_dim;
     let query = file.take(
@@ -220,13 +236,14 @@ fn attention<B: Backend>(
     )?;
     let query_norm = file.take(&format!("{prefix}.q_norm.weight"), &[head_dim])?;
     let key_norm = file.take(&format!("{prefix}.k_norm.weight"), &[head_dim])?;
-    Ok(AttentionWeights {
-        query: up.matrix(&[query])?,
-        kv: up.matrix(&[key, value])?,
+    let kv = [key, value];
+    let weights = AttentionWeights {
+        mixed: up.matrix(&[&[query][..], &kv].concat())?,
         output: up.matrix(&[output])?,
         query_norm: up.vector(&query_norm, sizes.norm_add)?,
         key_norm: up.vector(&key_norm, sizes.norm_add)?,
-    })
+    };
+    Ok((weights, kv))
 }
 
 fn gdn<B: Backend>(
@@ -248,9 +265,7 @@ fn gdn<B: Backend>(
     let norm = take("norm.weight", &[shape.value_dim])?;
     let output = take("out_proj.weight", &[hidden, width])?;
     Ok(GdnWeights {
-        qkv: up.matrix(&[qkv])?,
-        z: up.matrix(&[z])?,
-        ba: up.matrix(&[b, a])?,
+        mixed: up.matrix(&[qkv, z, b, a])?,
         conv: up.vector(&conv, 0.0)?,
         a_log: up.vector(&a_log, 0.0)?,
         dt_bias: up.vector(&dt_bias, 0.0)?,
@@ -279,7 +294,7 @@ fn mlp<B: Backend>(
         &[hidden, intermediate],
     )?;
     Ok(Mlp {
-        gate_up: up.matrix(&[gate, upper])?,
+        gate_up: up.gate_up(gate, upper)?,
         down: up.matrix(&[down])?,
     })
 }
@@ -297,6 +312,10 @@ pub(crate) struct DrafterWeights<B: Backend> {
     /// `[hidden, taps * hidden]`.
     pub(crate) features: Tensor<B>,
     pub(crate) features_norm: B::Buf<f32>,
+    /// `[layers * 2 * kv_heads * head_dim, hidden]`: keys and values of layer 0, of layer 1, ...
+    /// A second copy of rows of the layers' `mixed`: the context of all layers is one product of
+    /// the same features.
+    pub(crate) context_kv: Tensor<B>,
     pub(crate) layers: Vec<DrafterLayer<B>>,
     pub(crate) norm: B::Buf<f32>,
     /// `[head_dim / 2]`.
@@ -322,7 +341,7 @@ impl<B: Backend> DrafterWeights<B> {
             head_dim: config.head_dim,
             norm_add: 0.0,
         };
-        let mut layers = Vec::new();
+        let (mut layers, mut context_kv) = (Vec::new(), Vec::new());
         for index in 0..config.layers.len() {
             let prefix = format!("layers.{index}");
             let input_norm = file.take(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
@@ -330,9 +349,11 @@ impl<B: Backend> DrafterWeights<B> {
                 &format!("{prefix}.post_attention_layernorm.weight"),
                 &[hidden],
             )?;
+            let (attention, kv) = attention(up, file, &format!("{prefix}.self_attn"), &sizes)?;
+            context_kv.extend(kv);
             layers.push(DrafterLayer {
                 input_norm: up.vector(&input_norm, 0.0)?,
-                attention: attention(up, file, &format!("{prefix}.self_attn"), &sizes)?,
+                attention,
                 post_norm: up.vector(&post, 0.0)?,
                 mlp: mlp(up, file, &prefix, hidden, config.intermediate_size)?,
             });
@@ -340,6 +361,7 @@ impl<B: Backend> DrafterWeights<B> {
         Ok(DrafterWeights {
             features: up.matrix(&[features])?,
             features_norm: up.vector(&features_norm, 0.0)?,
+            context_kv: up.matrix(&context_kv)?,
             layers,
             norm: up.vector(&norm, 0.0)?,
             frequency: up.upload(&frequencies(config.rope_theta, config.head_dim))?,

@@ -2,9 +2,9 @@
 
 use crate::{
     AcceptWalk, Advance, Attention, BuildTree, CompactKv, ConvTree, CopyColumns, DraftAttention,
-    DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, LinearAddNorm,
-    LinearSwiglu, NormRope, OpsError, Piece, RmsNorm, Sample, SimulateAcceptance, StepResult, Storage,
-    TokenLogprobs, TopK, TreeTablesFrom,
+    DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
+    LinearAddNorm, LinearSwiglu, NormRope, OpsError, Piece, RmsNorm, Sample, SimulateAcceptance,
+    StepResult, Storage, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Sizes from which a device derives the scratch memory that its ops share.
@@ -138,6 +138,7 @@ pub trait Backend: Sized + 'static {
     /// Bytes that [`Backend::reserve`] allocates.
     fn scratch_bytes(&self, needs: &ScratchNeeds) -> u64;
 
+    fn fill(&self, op: Fill<'_, Self>) -> Result<(), OpsError>;
     fn embed(&self, op: Embed<'_, Self>) -> Result<(), OpsError>;
     fn rms_norm(&self, op: RmsNorm<'_, Self>) -> Result<(), OpsError>;
     fn linear(&self, op: Linear<'_, Self>) -> Result<(), OpsError>;

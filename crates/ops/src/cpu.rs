@@ -7,17 +7,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::host_memory::host_memory;
 use crate::pieces::load_cpu;
 use crate::{
-    AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns, DeviceMemory,
-    DraftAttention, DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
-    LinearAddNorm, LinearSwiglu, NormRope, OpsError, Piece, RmsNorm, Sample, ScratchNeeds,
-    SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK, TreeTablesFrom,
+    AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
+    DeviceMemory, DraftAttention, DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows,
+    GdnCommit, GdnScan, Linear, LinearAddNorm, LinearSwiglu, NormRope, OpsError, Piece, RmsNorm,
+    Sample, ScratchNeeds, SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK,
+    TreeTablesFrom,
 };
 
-/// Host memory and the calling thread, with the rayon pool for large ops. Clones count their
-/// allocations together.
+/// Host memory and the calling thread, with the rayon pool for large ops. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Cpu {
     allocated_bytes: Arc<AtomicU64>,
+    uploads: Arc<AtomicU64>,
+    downloads: Arc<AtomicU64>,
+}
+
+impl Cpu {
+    /// Calls to [`Backend::upload`] and [`Backend::zero`] so far, and to [`Backend::download`]:
+    /// what would keep a sequence of ops from being recorded, or make the host wait.
+    pub fn transfers(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.uploads), count(&self.downloads))
+    }
 }
 
 macro_rules! ops {
@@ -65,6 +76,7 @@ impl Backend for Cpu {
         buf: &mut Box<[T]>,
         offset: usize,
     ) -> Result<(), OpsError> {
+        self.uploads.fetch_add(1, Ordering::Relaxed);
         buf[offset..offset + values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -75,6 +87,7 @@ impl Backend for Cpu {
         offset: usize,
         values: &mut [T],
     ) -> Result<(), OpsError> {
+        self.downloads.fetch_add(1, Ordering::Relaxed);
         values.copy_from_slice(&buf[offset..offset + values.len()]);
         Ok(())
     }
@@ -85,6 +98,7 @@ impl Backend for Cpu {
         offset: usize,
         len: usize,
     ) -> Result<(), OpsError> {
+        self.uploads.fetch_add(1, Ordering::Relaxed);
         buf[offset..offset + len].fill(T::zeroed());
         Ok(())
     }
@@ -126,6 +140,7 @@ impl Backend for Cpu {
     }
 
     ops! {
+        fill: Fill => crate::fill::cpu;
         embed: Embed => crate::embed::cpu;
         rms_norm: RmsNorm => crate::rms_norm::cpu;
         linear: Linear => crate::linear::cpu;

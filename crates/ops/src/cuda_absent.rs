@@ -98,6 +98,7 @@ impl Backend for Cuda {
     }
 
     ops! {
+        fill: Fill;
         embed: Embed;
         rms_norm: RmsNorm;
         linear: Linear;

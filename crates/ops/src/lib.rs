@@ -30,6 +30,7 @@ mod draft_tree;
 mod element;
 mod embed;
 mod error;
+mod fill;
 mod gated_norm;
 mod gdn;
 mod head_attention;
@@ -76,6 +77,7 @@ pub use draft_tree::{BuildTree, DraftPlan, PHI_BUDGETS, PHI_LENGTHS, Prediction}
 pub use element::Element;
 pub use embed::Embed;
 pub use error::OpsError;
+pub use fill::{Fill, FillLaw, FillTarget};
 pub use gated_norm::GatedNorm;
 pub use gdn::{GdnJournal, GdnMode, GdnScan, GdnShape, GdnState};
 pub use kv::KvLayer;

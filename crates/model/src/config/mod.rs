@@ -87,6 +87,11 @@ impl ModelConfig {
         target::read(&fields::Fields::read(source, "config.json")?)
     }
 
+    /// Queries with their gates, keys and values of one row of an attention layer.
+    pub(crate) fn mixed_width(&self) -> usize {
+        (2 * self.attention_heads + 2 * self.kv_heads) * self.head_dim
+    }
+
     /// Full-attention layers.
     pub fn attention_layers(&self) -> usize {
         self.layers
@@ -107,6 +112,16 @@ impl DrafterConfig {
         let config = drafter::read(&fields::Fields::read(source, "config.json")?)?;
         config.fits(target)?;
         Ok(config)
+    }
+
+    /// Queries, keys and values of one row of a layer.
+    pub(crate) fn mixed_width(&self) -> usize {
+        (self.attention_heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Keys and values of one row of all layers.
+    pub(crate) fn context_width(&self) -> usize {
+        self.layers.len() * 2 * self.kv_heads * self.head_dim
     }
 
     /// Drafted tokens per block: every row but the anchor.

@@ -1,15 +1,18 @@
 //! Loads the weights and allocates everything a runner will ever use.
 
+use std::rc::Rc;
+
 use ops::{
-    Backend, Batch, ContextRows, DraftPlan, EMIT_MAX, GdnJournal, GdnState, KvLayer, OpsError,
-    Slots, TreeTables, Walk,
+    Backend, Batch, ContextRows, DraftPlan, GdnJournal, GdnState, KvLayer, OpsError, Slots,
+    TreeTables, Walk,
 };
 
 use super::results::ResultBuffers;
-use super::{Forward, Runner, RunnerConfig, Selected};
+use super::staging::{Held, HeldBatch};
+use super::{Drafts, Forward, Runner, RunnerConfig, Selected};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
-use crate::plan::RunnerRows;
+use crate::plan::{RunnerRows, scratch_needs};
 use crate::target::Target;
 use crate::weights::{DrafterWeights, TargetWeights, Uploader};
 use crate::workspace::{Widths, Workspace};
@@ -44,7 +47,12 @@ impl<B: Backend> Runner<B> {
             drafter_weights = Some(DrafterWeights::load(&up, sizes, &mut file)?);
             file.finish()?;
         }
-        let plan = MemoryPlan::of(&target_config, drafter_config.as_ref(), &config);
+        let plan = MemoryPlan::of(&backend, &target_config, drafter_config.as_ref(), &config);
+        backend.reserve(&scratch_needs(
+            &target_config,
+            drafter_config.as_ref(),
+            &config,
+        ))?;
         let target = Target {
             taps: drafter_config
                 .as_ref()
@@ -88,28 +96,26 @@ impl<B: Backend> Runner<B> {
             .collect::<Result<_, _>>()?;
         let sequences = config.sequences_max;
         let selected = Selected {
-            rows: ContextRows::new(&backend, rows.logits)?,
-            x: backend.alloc(rows.logits * widths.hidden)?,
-            normed: backend.alloc(rows.logits * widths.hidden)?,
+            rows: ContextRows::new(&backend, rows.selected)?,
+            x: backend.alloc(rows.selected * widths.hidden)?,
         };
-        let candidates = rows.drafted * config.topk;
         Ok(Runner {
             prefill_journal: GdnJournal::new(&backend, sizes.gdn, config.prefill_rows_max)?,
             workspace: Workspace::new(&backend, &widths, rows.workspace())?,
             prefill: Forward::new(&backend, config.prefill_rows_max, sequences)?,
             verify: Forward::new(&backend, rows.verify, sequences)?,
             first: Forward::new(&backend, sequences, sequences)?,
-            blocks: Batch::new(&backend, rows.blocks, sequences)?,
-            draft_plan: DraftPlan::new(&backend, sequences)?,
-            candidate_ids: backend.alloc(candidates)?,
-            candidate_logprobs: backend.alloc(candidates)?,
+            drafts: Drafts::new(&backend, rows.blocks, sequences, config.topk)?,
             results: ResultBuffers::new(&backend, rows.verify.max(sequences), sequences)?,
             drafter: drafter
                 .map(|(sizes, weights)| {
                     Drafter::new(&backend, sizes, weights, &config, rows.blocks)
                 })
                 .transpose()?,
+            prefilled: vec![0; sequences],
             logprobs_top: vec![None; sequences],
+            graphs: Vec::new(),
+            simulation: None,
             selected,
             slots,
             caches,
@@ -118,7 +124,7 @@ impl<B: Backend> Runner<B> {
             target,
             config,
             plan,
-            backend,
+            backend: Rc::new(backend),
         })
     }
 }
@@ -127,10 +133,25 @@ impl<B: Backend> Forward<B> {
     fn new(backend: &B, rows: usize, sequences: usize) -> Result<Self, OpsError> {
         Ok(Forward {
             batch: Batch::new(backend, rows, sequences)?,
+            held: HeldBatch::default(),
             tree: TreeTables::new(backend, rows)?,
-            // A prefill lists all its rows; a step at most `EMIT_MAX` of each sequence.
-            context: ContextRows::new(backend, rows.max(sequences * EMIT_MAX))?,
+            // A prefill lists all its rows, a step those that stay.
+            context: ContextRows::new(backend, rows)?,
             walk: Walk::new(backend, sequences)?,
+        })
+    }
+}
+
+impl<B: Backend> Drafts<B> {
+    fn new(backend: &B, rows: usize, sequences: usize, topk: usize) -> Result<Self, OpsError> {
+        Ok(Drafts {
+            batch: Batch::new(backend, rows, sequences)?,
+            held: HeldBatch::default(),
+            plan: DraftPlan::new(backend, sequences)?,
+            held_block: Held::default(),
+            held_chain: Held::default(),
+            candidate_ids: backend.alloc(rows * topk)?,
+            candidate_logprobs: backend.alloc(rows * topk)?,
         })
     }
 }

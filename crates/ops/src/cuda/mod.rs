@@ -3,17 +3,31 @@
 //! The driver is loaded when a device is opened, so the same binary starts on machines without one.
 //! All work goes to one stream; [`crate::Backend::download`] is the only call that waits for it.
 
+mod accept_walk;
+mod advance;
 mod buf;
+mod build_tree;
+mod compact_kv;
 mod device;
+mod draft_blocks;
+mod embed;
+mod fill;
 mod graph;
 mod kernel;
+mod linear;
+mod linear_add_norm;
+mod linear_swiglu;
 mod memory;
 mod ops;
+mod rms_norm;
+mod rows;
 mod scratch;
+mod step_result;
 mod tables;
 mod upload;
 #[cfg(test)]
 mod tests;
+mod tree_tables;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;

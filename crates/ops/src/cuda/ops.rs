@@ -107,13 +107,14 @@ impl Backend for Cuda {
     }
 
     ops! {
-        embed: Embed => missing;
-        rms_norm: RmsNorm => missing;
-        linear: Linear => missing;
-        linear_swiglu: LinearSwiglu => missing;
-        linear_add_norm: LinearAddNorm => missing;
-        gather_rows: GatherRows => missing;
-        copy_columns: CopyColumns => missing;
+        fill: Fill => super::fill::fill;
+        embed: Embed => super::embed::embed;
+        rms_norm: RmsNorm => super::rms_norm::rms_norm;
+        linear: Linear => super::linear::linear;
+        linear_swiglu: LinearSwiglu => super::linear_swiglu::linear_swiglu;
+        linear_add_norm: LinearAddNorm => super::linear_add_norm::linear_add_norm;
+        gather_rows: GatherRows => super::rows::gather_rows;
+        copy_columns: CopyColumns => super::rows::copy_columns;
         conv_tree: ConvTree => missing;
         gdn_scan: GdnScan => missing;
         gated_norm: GatedNorm => missing;
@@ -121,17 +122,17 @@ impl Backend for Cuda {
         tree_attention: Attention => missing;
         prefill_attention: Attention => missing;
         draft_attention: DraftAttention => missing;
-        draft_blocks: DraftBlocks => missing;
+        draft_blocks: DraftBlocks => super::draft_blocks::draft_blocks;
         topk_logprobs: TopK => missing;
-        build_tree: BuildTree => missing;
-        tree_tables: TreeTablesFrom => missing;
+        build_tree: BuildTree => super::build_tree::build_tree;
+        tree_tables: TreeTablesFrom => super::tree_tables::tree_tables;
         sample: Sample => missing;
         simulate_acceptance: SimulateAcceptance => missing;
-        accept_walk: AcceptWalk => missing;
-        compact_kv: CompactKv => missing;
+        accept_walk: AcceptWalk => super::accept_walk::accept_walk;
+        compact_kv: CompactKv => super::compact_kv::compact_kv;
         gdn_commit: GdnCommit => missing;
-        advance: Advance => missing;
+        advance: Advance => super::advance::advance;
         token_logprobs: TokenLogprobs => missing;
-        step_result: StepResult => missing;
+        step_result: StepResult => super::step_result::step_result;
     }
 }

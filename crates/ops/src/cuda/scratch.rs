@@ -41,7 +41,7 @@ impl Cuda {
 }
 
 /// What each op needs, in bytes.
-const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[];
+const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[super::linear_add_norm::scratch_bytes];
 
 /// The largest need of any op.
 pub(super) fn bytes(cuda: &Cuda, needs: &ScratchNeeds) -> usize {

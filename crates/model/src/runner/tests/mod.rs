@@ -2,6 +2,7 @@
 
 mod equality;
 mod golden;
+mod steps;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,7 +10,9 @@ use std::path::PathBuf;
 use ops::{Cpu, Dtype, SamplingParams};
 use safetensors::SafeTensors;
 
-use super::{Chunk, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape};
+use super::{
+    Chunk, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey,
+};
 use crate::{CheckpointSource, LoadProgress};
 
 pub(super) fn fixture(name: &str) -> CheckpointSource {
@@ -58,6 +61,7 @@ pub(super) fn config() -> RunnerConfig {
         weight_dtype: Dtype::F32,
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
+        graphs: true,
     };
     config.kv_pages = config.pages_per_sequence() * config.sequences_max;
     config
@@ -137,6 +141,20 @@ pub(super) fn prefill_pieces(
         from = to;
     }
     logits
+}
+
+/// Drafts one block in `slot`; the logits of all its rows.
+pub(super) fn draft(runner: &mut Runner<Cpu>, slot: usize) -> Vec<f32> {
+    let shape = Shape::Tree(7);
+    let key = runner.stage_step(&[SequenceStep { slot, shape }]);
+    runner
+        .draft(key.expect("tables fit"))
+        .expect("the draft runs");
+    let rows = runner
+        .drafter_config()
+        .expect("there is a drafter")
+        .block_size;
+    runner.workspace.logits[..rows * VOCAB].to_vec()
 }
 
 /// Processes one given token with the one-row step; returns its logits.

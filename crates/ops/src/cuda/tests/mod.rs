@@ -5,7 +5,15 @@ use half::bf16;
 use super::{Cuda, CudaBuf};
 use crate::{Backend, Batch, Cpu, Element, Slots};
 
+mod accept_walk;
+mod build_tree;
+mod compact_kv;
 mod core;
+mod fill;
+mod rows;
+mod table_times;
+mod tree_tables;
+mod linear;
 mod upload;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
