@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::{
     CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadFormat, LoadProgress, MemoryPlan,
-    ModelConfig, ModelError, Runner,
+    ModelConfig, ModelError, ModelSources, Runner,
 };
 use ops::{Cpu, Cuda};
 
@@ -232,13 +232,12 @@ impl Engine {
                 fetch(&shared.download)?;
                 shared.enter(Phase::Weights);
             }
-            Runner::load(
-                Cpu::default(),
-                &spec.target,
-                drafter.as_ref(),
-                runner_config,
-                &shared.progress,
-            )
+            let sources = ModelSources {
+                target: spec.target,
+                drafter,
+                format: spec.format,
+            };
+            Runner::load(Cpu::default(), &sources, runner_config, &shared.progress)
         })
     }
 

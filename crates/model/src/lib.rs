@@ -9,6 +9,7 @@ mod config;
 mod drafter;
 mod error;
 mod load_format;
+mod loader;
 mod plan;
 mod runner;
 mod source;
@@ -24,8 +25,8 @@ pub use load_format::LoadFormat;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    AcceptanceLaw, Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig,
-    SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence, StepTiming,
-    TokenLogprob,
+    AcceptanceLaw, Chunk, Emitted, ModelSources, PrefillOutput, PromptLogprobs, Runner,
+    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence,
+    StepTiming, TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};

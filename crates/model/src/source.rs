@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ops::MappedFile;
+use ops::{MappedFile, OpsError, ReadAt};
 
 use crate::ModelError;
 
@@ -59,7 +59,7 @@ impl CheckpointSource {
     pub(crate) fn bytes(&self, file: &str) -> Result<FileBytes, ModelError> {
         match self {
             CheckpointSource::Folder(folder) => MappedFile::open(&folder.join(file))
-                .map(FileBytes::Mapped)
+                .map(|file| FileBytes::Mapped(Arc::new(file)))
                 .map_err(|cause| ModelError::File {
                     file: self.display(file),
                     reason: cause.to_string(),
@@ -84,9 +84,10 @@ impl CheckpointSource {
 }
 
 /// Contents of a weight file.
+#[derive(Clone)]
 pub(crate) enum FileBytes {
     /// Mapped from disk.
-    Mapped(MappedFile),
+    Mapped(Arc<MappedFile>),
     /// Part of the binary.
     Static(&'static [u8]),
 }
@@ -96,6 +97,15 @@ impl FileBytes {
         match self {
             FileBytes::Mapped(file) => file.bytes(),
             FileBytes::Static(bytes) => bytes,
+        }
+    }
+}
+
+impl ReadAt for FileBytes {
+    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OpsError> {
+        match self {
+            FileBytes::Mapped(file) => file.read_at(offset, out),
+            FileBytes::Static(bytes) => bytes.read_at(offset, out),
         }
     }
 }

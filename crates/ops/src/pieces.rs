@@ -12,7 +12,7 @@ pub trait ReadAt: Sync {
 }
 
 /// Bytes in memory.
-impl ReadAt for [u8] {
+impl ReadAt for &[u8] {
     fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OpsError> {
         out.copy_from_slice(&self[offset..offset + out.len()]);
         Ok(())
@@ -59,6 +59,20 @@ impl<'a> Piece<'a> {
             &mut Vec::new(),
         )?;
         Ok(values)
+    }
+
+    /// The first number that is infinite or not a number, and where it stands.
+    pub fn first_not_finite(self) -> Result<Option<(usize, f32)>, OpsError> {
+        let found: Vec<Option<(usize, f32)>> = (0..self.len.div_ceil(CHUNK))
+            .into_par_iter()
+            .map(|chunk| {
+                let first = chunk * CHUNK;
+                let values = self.part(first, CHUNK.min(self.len - first)).to_f32()?;
+                let at = values.iter().position(|value| !value.is_finite());
+                Ok(at.map(|at| (first + at, values[at])))
+            })
+            .collect::<Result<_, OpsError>>()?;
+        Ok(found.into_iter().flatten().next())
     }
 
     /// Writes all numbers as `dtype`, rounded to nearest even. `raw` is room for what the file holds.
@@ -222,7 +236,7 @@ mod tests {
         for from in TYPES {
             let bytes = file(from, &values);
             let piece = Piece {
-                source: bytes.as_slice(),
+                source: &bytes.as_slice(),
                 start: 1,
                 len: values.len(),
                 dtype: from,
@@ -247,11 +261,31 @@ mod tests {
     }
 
     #[test]
+    fn the_first_number_that_is_none() {
+        let mut all = values(2 * CHUNK + 5);
+        let first = |all: &[f32]| {
+            let bytes = file(Dtype::F32, all);
+            let piece = Piece {
+                source: &bytes.as_slice(),
+                start: 1,
+                len: all.len(),
+                dtype: Dtype::F32,
+            };
+            piece.first_not_finite().unwrap()
+        };
+        assert_eq!(first(&all), None);
+        all[2 * CHUNK + 4] = f32::NAN;
+        assert_eq!(first(&all).map(|(at, _)| at), Some(2 * CHUNK + 4));
+        all[CHUNK] = f32::NEG_INFINITY;
+        assert_eq!(first(&all), Some((CHUNK, f32::NEG_INFINITY)));
+    }
+
+    #[test]
     fn any_part_of_joined_pieces() {
         let all = values(100);
         let bytes = file(Dtype::F32, &all);
         let whole = Piece {
-            source: bytes.as_slice(),
+            source: &bytes.as_slice(),
             start: 1,
             len: all.len(),
             dtype: Dtype::F32,
@@ -289,7 +323,7 @@ mod tests {
         let count = 2 * CHUNK + 17;
         let bytes = file(Dtype::Bf16, &values(count));
         let piece = Piece {
-            source: bytes.as_slice(),
+            source: &bytes.as_slice(),
             start: 1,
             len: count,
             dtype: Dtype::Bf16,

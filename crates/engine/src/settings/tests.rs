@@ -49,7 +49,13 @@ fn resolve_with(
         .as_ref()
         .map(|source| DrafterConfig::read(source, &target).expect("the fixture is valid"));
     change_target(&mut target);
-    resolve(spec, config, &target, drafter.as_ref(), &ops::Cpu::default())
+    resolve(
+        spec,
+        config,
+        &target,
+        drafter.as_ref(),
+        &ops::Cpu::default(),
+    )
 }
 
 fn ok(config: &EngineConfig) -> (Settings, ModelInfo) {

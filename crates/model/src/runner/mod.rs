@@ -25,6 +25,7 @@ use crate::workspace::Workspace;
 use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
 pub use graphs::AcceptanceLaw;
+pub use load::ModelSources;
 use results::ResultBuffers;
 use staging::{Held, HeldBatch};
 pub use step_key::StepKey;

@@ -42,11 +42,7 @@ pub(super) struct Product<'a> {
 impl Product<'_> {
     /// Enqueues the product, divided for a GPU of these limits.
     pub(super) fn enqueue(&self, cuda: &Cuda, limits: &Limits) -> Result<(), OpsError> {
-        let (rows, outputs, columns) = (
-            self.rows.capacity,
-            self.weight.rows,
-            self.weight.columns,
-        );
+        let (rows, outputs, columns) = (self.rows.capacity, self.weight.rows, self.weight.columns);
         if rows * outputs == 0 {
             return Ok(());
         }

@@ -24,10 +24,10 @@ mod rows;
 mod scratch;
 mod step_result;
 mod tables;
-mod upload;
 #[cfg(test)]
 mod tests;
 mod tree_tables;
+mod upload;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;

@@ -285,7 +285,10 @@ mod tests {
                     assert!(blocks <= slots, "{blocks} blocks, {shape:?}, {limits:?}");
                     let groups = shape.outputs.div_ceil(GROUP_OUTPUTS) * shape.slices;
                     if groups >= slots as usize {
-                        assert!(blocks + 3 >= slots, "{blocks} blocks, {shape:?}, {limits:?}");
+                        assert!(
+                            blocks + 3 >= slots,
+                            "{blocks} blocks, {shape:?}, {limits:?}"
+                        );
                     }
                 }
             }

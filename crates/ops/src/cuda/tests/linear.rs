@@ -118,7 +118,8 @@ impl<'a> Problem<'a> {
             live: &live_table,
         };
         let mut x = poisoned::<bf16>(cuda, capacity * self.columns);
-        cuda.upload(&self.x[..live * self.columns], &mut x, 0).unwrap();
+        cuda.upload(&self.x[..live * self.columns], &mut x, 0)
+            .unwrap();
         let product = |store, out, out_row| {
             let product = Product {
                 rows,

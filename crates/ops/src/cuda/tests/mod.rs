@@ -10,10 +10,10 @@ mod build_tree;
 mod compact_kv;
 mod core;
 mod fill;
+mod linear;
 mod rows;
 mod table_times;
 mod tree_tables;
-mod linear;
 mod upload;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With

@@ -42,7 +42,8 @@ fn pieces_arrive_as_on_the_cpu() {
     let Some(cuda) = gpu() else { return };
     let mut stages = cuda.stages().unwrap();
     let bytes = noise(40 << 20);
-    let source: &dyn ReadAt = &*bytes;
+    let file = bytes.as_slice();
+    let source: &dyn ReadAt = &file;
     for (from, to, rows, width) in [
         (Dtype::Bf16, Dtype::Bf16, 34, 192),
         (Dtype::Bf16, Dtype::Bf16, 3_000, 5_120),

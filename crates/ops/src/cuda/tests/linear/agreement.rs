@@ -170,7 +170,10 @@ fn sample(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
         .collect();
     let exact: Vec<f64> = picks.iter().map(|&(r, o)| problem.exact(r, o)).collect();
     let of = |values: &[f32]| -> Vec<f32> {
-        picks.iter().map(|&(r, o)| values[r * outputs + o]).collect()
+        picks
+            .iter()
+            .map(|&(r, o)| values[r * outputs + o])
+            .collect()
     };
     assert_close(&of(&wide(&act)), &exact, BF16_BOUND, what);
     assert_close(&of(&f32), &exact, F32_BOUND, what);

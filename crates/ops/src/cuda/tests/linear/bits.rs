@@ -37,9 +37,17 @@ fn rows_do_not_depend_on_their_number() {
         let most = 130;
         let problem = Problem::new(&cuda, outputs, columns, most);
         let all = problem.run(most, most, &limits);
-        for rows in [1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96] {
+        for rows in [
+            1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96,
+        ] {
             let what = format!("{outputs} x {columns}, {rows} rows");
-            same_rows(&problem, rows, &problem.run(rows, rows, &limits), &all, &what);
+            same_rows(
+                &problem,
+                rows,
+                &problem.run(rows, rows, &limits),
+                &all,
+                &what,
+            );
         }
         let what = format!("{outputs} x {columns}, 40 of 64 rows");
         same_rows(&problem, 40, &problem.run(64, 40, &limits), &all, &what);
@@ -214,7 +222,8 @@ fn recorded_ops_equal_ops_run_one_by_one() {
             .expect("CUDA has graphs");
         for run in 0..20 {
             let residual = floats(9, rows * HIDDEN);
-            cuda.upload(&narrow(&residual), &mut network.normed, 0).unwrap();
+            cuda.upload(&narrow(&residual), &mut network.normed, 0)
+                .unwrap();
             cuda.upload(&residual, &mut network.residual, 0).unwrap();
             let gone = vec![f32::NAN; rows * VOCABULARY];
             cuda.upload(&gone, &mut network.logits, 0).unwrap();
