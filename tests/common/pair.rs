@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{
-    Algorithm, Budget, CheckpointSource, Device, Engine, EngineConfig, Finish, LoadSpec, Phase,
-    Request, RequestId, SamplingParams,
+    Algorithm, Budget, CheckpointSource, Device, Engine, EngineConfig, Finish, LoadFormat,
+    LoadSpec, Phase, Request, RequestId, SamplingParams,
 };
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -86,6 +86,7 @@ impl Pair {
         let spec = LoadSpec {
             target: self.target.clone(),
             drafter: Some(self.drafter.clone()),
+            format: LoadFormat::Safetensors,
             device: Device::Cpu,
             dtype: None,
             vocab_used: self.vocab_used,

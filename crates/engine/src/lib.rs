@@ -24,12 +24,12 @@ mod warm_up;
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
-    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, LoadSpec, ModelInfo, Phase,
-    Status, check,
+    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, FailureCause, Fetch, LoadSpec,
+    ModelInfo, Phase, Status, check,
 };
 pub use model::{
-    CheckReport, CheckpointSource, Dtype, MemoryPlan, ModelError, SamplingParams, StepParts,
-    StepTiming, TokenLogprob,
+    CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError,
+    SamplingParams, StepParts, StepTiming, TokenLogprob,
 };
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,

@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use model::{
-    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadProgress, MemoryPlan, ModelConfig,
-    ModelError, Runner,
+    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadFormat, LoadProgress, MemoryPlan,
+    ModelConfig, ModelError, ModelSources, Runner,
 };
 use ops::{Cpu, Cuda};
 
@@ -22,8 +22,8 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU.
-    Cuda,
+    /// The GPU of this number.
+    Cuda(usize),
 }
 
 /// How drafts are verified.
@@ -53,6 +53,8 @@ pub struct LoadSpec {
     pub target: CheckpointSource,
     /// The drafter; needed unless the algorithm is `None`.
     pub drafter: Option<CheckpointSource>,
+    /// Where their weights come from.
+    pub format: LoadFormat,
     /// Where to run.
     pub device: Device,
     /// Storage of weights and KV; `None` = the device's own choice (CPU: f32).
@@ -124,6 +126,8 @@ pub struct ModelInfo {
 pub enum Phase {
     /// Reading configurations.
     Init,
+    /// Fetching files that are not here yet.
+    Download,
     /// Loading weights.
     Weights,
     /// First forwards and timings.
@@ -143,18 +147,48 @@ pub enum Phase {
 pub struct Status {
     /// Where it is.
     pub phase: Phase,
-    /// Bytes of weights converted.
+    /// Since it is there.
+    pub phase_age: Duration,
+    /// Bytes of weights loaded; while it downloads, bytes downloaded.
     pub bytes_done: u64,
-    /// Bytes of weights in all; 0 = not known yet.
+    /// Bytes to load or to download in all; 0 = not known yet.
     pub bytes_total: u64,
     /// Since the last sign of life of the engine thread.
     pub heartbeat_age: Duration,
     /// Why it failed.
     pub error: Option<String>,
+    /// Whose fault that is.
+    pub cause: Option<FailureCause>,
     /// Start-up timings: shape name and milliseconds of one step of one sequence; names that end
     /// in ` x4` are steps of four sequences.
     pub step_times_ms: Vec<(String, f64)>,
 }
+
+/// Whose fault a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// Files of the model are missing, damaged or do not fit together.
+    Files,
+    /// Files could not be fetched; another try may help.
+    Network,
+    /// The device, or too little memory on it.
+    Device,
+    /// The engine's own.
+    Engine,
+}
+
+impl From<&ModelError> for FailureCause {
+    fn from(error: &ModelError) -> Self {
+        match error {
+            ModelError::Unreachable(_) => FailureCause::Network,
+            ModelError::Ops(_) => FailureCause::Device,
+            _ => FailureCause::Files,
+        }
+    }
+}
+
+/// Work that comes before loading, on the engine thread: fetching files.
+pub type Fetch = Box<dyn FnOnce(&LoadProgress) -> Result<(), ModelError> + Send>;
 
 /// What `spinney check` prints.
 #[derive(Clone, Debug)]
@@ -180,17 +214,30 @@ impl Engine {
     /// Reads the configurations (errors come back at once), then loads and warms up on the engine
     /// thread; [`EngineHandle::status`] tells when it is ready or has failed.
     pub fn start(spec: LoadSpec, config: EngineConfig) -> Result<Engine, EngineError> {
+        Engine::start_after(None, spec, config)
+    }
+
+    /// [`Engine::start`] of a model whose weights `fetch` brings first.
+    pub fn start_after(
+        fetch: Option<Fetch>,
+        spec: LoadSpec,
+        config: EngineConfig,
+    ) -> Result<Engine, EngineError> {
         let (settings, info) = settings_of(&spec, &config)?;
         let runner_config = settings.runner.clone();
         let drafter = drafter_of(&spec, &config).cloned();
-        Engine::spawn(settings, info, move |progress| {
-            Runner::load(
-                Cpu::default(),
-                &spec.target,
-                drafter.as_ref(),
-                runner_config,
-                progress,
-            )
+        Engine::spawn(settings, info, move |shared| {
+            if let Some(fetch) = fetch {
+                shared.enter(Phase::Download);
+                fetch(&shared.download)?;
+                shared.enter(Phase::Weights);
+            }
+            let sources = ModelSources {
+                target: spec.target,
+                drafter,
+                format: spec.format,
+            };
+            Runner::load(Cpu::default(), &sources, runner_config, &shared.progress)
         })
     }
 
@@ -198,7 +245,7 @@ impl Engine {
     pub(crate) fn spawn<R: StepRunner>(
         settings: Settings,
         info: ModelInfo,
-        load: impl FnOnce(&LoadProgress) -> Result<R, ModelError> + Send + 'static,
+        load: impl FnOnce(&Shared) -> Result<R, ModelError> + Send + 'static,
     ) -> Result<Engine, EngineError> {
         let runner = &settings.runner;
         let shared = Arc::new(Shared::new(
@@ -242,7 +289,7 @@ fn settings_of(
 ) -> Result<(Settings, ModelInfo), EngineError> {
     let backend = match spec.device {
         Device::Auto | Device::Cpu => Cpu::default(),
-        Device::Cuda => match Cuda::open(0).map_err(ModelError::Ops)? {},
+        Device::Cuda(ordinal) => match Cuda::open(ordinal).map_err(ModelError::Ops)? {},
     };
     let target = ModelConfig::read(&spec.target)?;
     let drafter = drafter_of(spec, config)

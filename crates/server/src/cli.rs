@@ -8,6 +8,7 @@ mod generate;
 mod layers;
 mod loading;
 mod logging;
+mod progress;
 mod render;
 mod serve;
 

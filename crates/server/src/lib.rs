@@ -14,6 +14,7 @@ mod field_rules;
 pub mod fields;
 mod generation;
 mod health;
+pub mod hub;
 mod ids;
 mod keys;
 mod logprobs;

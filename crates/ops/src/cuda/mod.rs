@@ -34,7 +34,9 @@ mod tests;
 mod token_logprobs;
 mod topk;
 mod tree_tables;
+mod upload;
 
 pub use buf::CudaBuf;
 pub use device::Cuda;
 pub use graph::CudaGraph;
+pub use upload::Stages;

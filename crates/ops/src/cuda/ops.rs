@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use half::bf16;
 
-use super::{Cuda, CudaBuf, CudaGraph};
+use super::{Cuda, CudaBuf, CudaGraph, Stages};
 use crate::*;
 
 macro_rules! ops {
@@ -24,6 +24,7 @@ impl Backend for Cuda {
     type Buf<T: Element> = CudaBuf<T>;
     type Act = bf16;
     type Graph = CudaGraph;
+    type Stages = Stages;
 
     fn name(&self) -> String {
         self.device_name()
@@ -74,6 +75,24 @@ impl Backend for Cuda {
 
     fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
         self.measured_copy_rate(bytes)
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        let (free, total) = self.memory_info()?;
+        Ok(Some(DeviceMemory { free, total }))
+    }
+
+    fn stages(&self) -> Result<Stages, OpsError> {
+        self.new_stages()
+    }
+
+    fn load(
+        &self,
+        stages: &mut Stages,
+        pieces: &[Piece<'_>],
+        storage: &mut Storage<Self>,
+    ) -> Result<(), OpsError> {
+        self.load_pieces(stages, pieces, storage)
     }
 
     fn record(

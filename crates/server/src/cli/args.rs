@@ -17,7 +17,7 @@ use compatibility::CompatibilityArgs;
 use http::{HttpArgs, HttpLimitArgs};
 use limits::{BatchArgs, ContextArgs};
 use logging::LogArgs;
-use model::ModelArgs;
+use model::{HubArgs, ModelArgs};
 use requests::{RequestArgs, TemplateArgs};
 use sampling::SamplingArgs;
 use speculation::SpeculationArgs;
@@ -168,9 +168,12 @@ pub struct RenderArgs {
     #[arg(long)]
     pub ids: bool,
 
-    /// Folder with the tokenizer and the template [default: the bundled model]
-    #[arg(long, alias = "model", value_name = "DIR")]
+    /// Folder with the tokenizer and the template, or a name on the hub [default: the bundled model]
+    #[arg(long, alias = "model", value_name = "DIR|NAME")]
     pub model_path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     #[command(flatten)]
     pub template: TemplateArgs,
