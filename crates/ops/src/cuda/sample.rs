@@ -81,7 +81,11 @@ pub(super) fn scratch_bytes(_cuda: &Cuda, needs: &ScratchNeeds) -> usize {
 pub(super) fn sample(cuda: &Cuda, op: Sample<'_, Cuda>) -> Result<(), OpsError> {
     let rows = op.rows.capacity;
     let (vocab_rows, vocab) = (op.slots.vocab_rows, op.slots.vocab_used);
-    assert!(rows <= op.batch.rows_max, "{rows} rows in tables for {}", op.batch.rows_max);
+    assert!(
+        rows <= op.batch.rows_max,
+        "{rows} rows in tables for {}",
+        op.batch.rows_max
+    );
     let layout = SampleLayout::new(rows, vocab);
     let arena = cuda.scratch(layout.bytes);
     let params = SampleParams {
@@ -109,7 +113,11 @@ pub(super) fn sample(cuda: &Cuda, op: Sample<'_, Cuda>) -> Result<(), OpsError> 
     // SAFETY: mirrors the struct in kernels/sample_params.cuh; buffers hold `rows` rows, the arena
     // what passes between the kernels.
     unsafe {
-        cuda.run(&SEGMENTS, grid(params.segments, height, SEGMENT_THREADS), params)?;
+        cuda.run(
+            &SEGMENTS,
+            grid(params.segments, height, SEGMENT_THREADS),
+            params,
+        )?;
         cuda.run(&TILES, grid(params.chunks, height, 256), params)?;
         cuda.run(&PICK, grid(height, 1, 512), params)
     }

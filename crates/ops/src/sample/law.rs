@@ -65,11 +65,7 @@ pub(super) fn weigh(logits: &mut [f32], options: &SamplingRow) {
 
 /// `e^(z - largest)`; 1 for the largest even if it is infinite.
 fn weight(z: f32, largest: f32) -> f32 {
-    if z == largest {
-        1.0
-    } else {
-        exp(z - largest)
-    }
+    if z == largest { 1.0 } else { exp(z - largest) }
 }
 
 /// Bans all but the `k` largest, ties to the lower id.

@@ -22,7 +22,13 @@ enum Kind {
     Same,
 }
 
-const KINDS: [Kind; 5] = [Kind::Peaked, Kind::Flat, Kind::Coarse, Kind::Odd, Kind::Same];
+const KINDS: [Kind; 5] = [
+    Kind::Peaked,
+    Kind::Flat,
+    Kind::Coarse,
+    Kind::Odd,
+    Kind::Same,
+];
 
 fn fill(kind: Kind, rng: &mut Pcg64, logits: &mut [f32]) {
     let mut ids = |count: usize| -> Vec<usize> {
@@ -39,7 +45,14 @@ fn fill(kind: Kind, rng: &mut Pcg64, logits: &mut [f32]) {
                 logits[id] += 12.0 - 0.3 * n as f32;
             }
             if matches!(kind, Kind::Odd) {
-                let values = [f32::NAN, f32::NEG_INFINITY, f32::NAN, f32::INFINITY, -0.0, 1e38];
+                let values = [
+                    f32::NAN,
+                    f32::NEG_INFINITY,
+                    f32::NAN,
+                    f32::INFINITY,
+                    -0.0,
+                    1e38,
+                ];
                 let infinite = below(rng, 2);
                 for (n, id) in odd.into_iter().enumerate() {
                     if n != 3 || infinite == 1 {
@@ -211,7 +224,12 @@ fn compare(
 
 fn assert_none(wrong: &[String]) {
     let first = &wrong[..wrong.len().min(8)];
-    assert!(wrong.is_empty(), "{} rows differ:\n{}", wrong.len(), first.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} rows differ:\n{}",
+        wrong.len(),
+        first.join("\n")
+    );
 }
 
 #[test]

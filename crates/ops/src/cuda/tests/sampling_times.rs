@@ -69,8 +69,7 @@ fn topk_times() {
         let logits = put(&cuda, &logits(rows));
         let live = put(&cuda, &[rows as u32, 1]);
         for k in [8, 15] {
-            let (mut ids, mut logprobs) =
-                (poisoned(&cuda, rows * k), poisoned(&cuda, rows * k));
+            let (mut ids, mut logprobs) = (poisoned(&cuda, rows * k), poisoned(&cuda, rows * k));
             let us = time(&cuda, || {
                 cuda.topk_logprobs(TopK {
                     rows: Rows {
@@ -136,7 +135,9 @@ fn sample_times() {
             (row.temperature, row.top_k, row.top_p) = (1.0, 20, 0.95);
         });
         if rows == 16 || rows == 64 {
-            print("greedy, frequency penalty", |row| row.frequency_penalty = 0.5);
+            print("greedy, frequency penalty", |row| {
+                row.frequency_penalty = 0.5
+            });
             print("top_p 0.5, candidates", |row| {
                 (row.temperature, row.top_p) = (0.5, 0.5);
             });
@@ -156,7 +157,10 @@ fn token_logprobs_times() {
     let Some(cuda) = gpu() else { return };
     for (sequences, asked) in [(1, 0), (1, 1), (32, 0)] {
         let mut slots = Slots::new(&Cpu::default(), sequences, 2, VOCAB, VOCAB).unwrap();
-        slots.sampling.iter_mut().for_each(|row| row.logprobs = asked);
+        slots
+            .sampling
+            .iter_mut()
+            .for_each(|row| row.logprobs = asked);
         let tree = chain(EMIT_MAX);
         let trees: Vec<&[i32]> = (0..sequences).map(|_| &tree[..]).collect();
         let batch = tree_batch(&trees);

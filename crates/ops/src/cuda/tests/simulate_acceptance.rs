@@ -38,7 +38,10 @@ fn choices_are_those_of_the_cpu() {
             tables: &mut tree,
         })
         .unwrap();
-        let law: Vec<f32> = floats(case, 2 * DEPTH_MAX).iter().map(|p| p.abs()).collect();
+        let law: Vec<f32> = floats(case, 2 * DEPTH_MAX)
+            .iter()
+            .map(|p| p.abs())
+            .collect();
         let mut choice: Box<[u32]> = vec![777; batch.rows_max].into();
         let mut on_gpu = put(&cuda, &choice);
         let seed = 0x1234_5678_9abc_def0 + case;

@@ -72,7 +72,11 @@ fn check(vocab_used: usize, vocab_rows: usize) {
     for (found, expected) in found.iter().zip([&logprob, &top_logprobs]) {
         let kept = |p: &&f32| p.to_bits() != POISON;
         let count = expected.iter().filter(kept).count();
-        assert_eq!(found.iter().filter(kept).count(), count, "{what}: entries of others");
+        assert_eq!(
+            found.iter().filter(kept).count(),
+            count,
+            "{what}: entries of others"
+        );
         for first in (0..found.len()).step_by(EMIT_MAX) {
             let range = first..first + EMIT_MAX;
             assert_logprobs(&found[range.clone()], &expected[range], &what);

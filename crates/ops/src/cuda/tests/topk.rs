@@ -50,9 +50,15 @@ fn on_gpu(
     };
     cuda.topk_logprobs(op).unwrap();
     let (mut ids, mut logprobs) = (get(cuda, &ids), get(cuda, &logprobs));
-    assert!(ids.drain(live * k..).all(|id| id == 0xABAB_ABAB), "padding rows");
+    assert!(
+        ids.drain(live * k..).all(|id| id == 0xABAB_ABAB),
+        "padding rows"
+    );
     let poison = f32::from_bits(0xABAB_ABAB);
-    assert!(logprobs.drain(live * k..).all(|p| p == poison), "padding rows");
+    assert!(
+        logprobs.drain(live * k..).all(|p| p == poison),
+        "padding rows"
+    );
     (ids, logprobs)
 }
 
@@ -115,10 +121,17 @@ pub(super) fn assert_logprobs(found: &[f32], expected: &[f32], what: &str) {
     let is_number = |p: &&f32| p.is_finite();
     for (n, (found, expected)) in found.iter().zip(expected).enumerate() {
         let same = found == expected || found.is_nan() && expected.is_nan();
-        assert!(same || found.is_finite() && expected.is_finite(), "{what}: {n}: {found} {expected}");
+        assert!(
+            same || found.is_finite() && expected.is_finite(),
+            "{what}: {n}: {found} {expected}"
+        );
     }
     let found: Vec<f32> = found.iter().filter(is_number).copied().collect();
-    let expected: Vec<f64> = expected.iter().filter(is_number).map(|&p| f64::from(p)).collect();
+    let expected: Vec<f64> = expected
+        .iter()
+        .filter(is_number)
+        .map(|&p| f64::from(p))
+        .collect();
     if expected.iter().any(|&p| p != 0.0) {
         let error = normalised_error(&found, &expected);
         assert!(error < 1e-12, "{what}: normalised error {error:e}");
@@ -154,7 +167,9 @@ fn a_row_does_not_depend_on_the_launch() {
             let alone = on_gpu(&cuda, own, shape, (1, 1), 15);
             assert_eq!(alone.0, all.0[row * 15..][..15]);
             let nan_as_one = |p: &[f32]| -> Vec<f32> {
-                p.iter().map(|&p| if p.is_nan() { f32::NAN } else { p }).collect()
+                p.iter()
+                    .map(|&p| if p.is_nan() { f32::NAN } else { p })
+                    .collect()
             };
             let together = nan_as_one(&all.1[row * 15..][..15]);
             assert_eq!(bits(&nan_as_one(&alone.1)), bits(&together));
