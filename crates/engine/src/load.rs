@@ -289,7 +289,10 @@ pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, Engi
 }
 
 /// The drafter, where the algorithm has a use for it.
-fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a CheckpointSource> {
+pub(crate) fn drafter_of<'a>(
+    spec: &'a LoadSpec,
+    config: &EngineConfig,
+) -> Option<&'a CheckpointSource> {
     spec.drafter
         .as_ref()
         .filter(|_| config.algorithm != Algorithm::None)
@@ -297,14 +300,14 @@ fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a Check
 
 /// A device that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     Cpu,
     /// The GPU of this number.
     Cuda(usize),
 }
 
 impl Place {
-    fn of(device: Device) -> Result<Self, EngineError> {
+    pub(crate) fn of(device: Device) -> Result<Self, EngineError> {
         match device {
             Device::Cpu => Ok(Place::Cpu),
             Device::Cuda(ordinal) => {
@@ -322,7 +325,7 @@ impl Place {
     }
 }
 
-fn settings_of(
+pub(crate) fn settings_of(
     spec: &LoadSpec,
     config: &EngineConfig,
     place: Place,
