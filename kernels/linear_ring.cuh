@@ -27,8 +27,7 @@ struct WeightStream {
     RingSlot slot;
     const char* source;  // this thread's piece of its first row, at the next stage's columns
     uint32_t target;     // where that piece goes in slot 0
-    int piece_column;
-    int column;      // of the next stage
+    int column;          // of that piece
     int tile;
     int tile_rows;   // rows of the tile from this thread's first on
     int valid_rows;  // those that exist
@@ -37,9 +36,7 @@ struct WeightStream {
     __device__ __forceinline__ WeightStream(const LinearParams& p, LinearSlice slice, RingSlot slot,
                                             uint32_t ring)
         : p(p), slice(slice), slot(slot) {
-        const int row = threadIdx.x / T::PIECES, piece = threadIdx.x % T::PIECES;
-        piece_column = 8 * piece;
-        target = ring + row * T::ROW_BYTES + swizzled(row, piece);
+        target = ring + T::piece_row() * T::ROW_BYTES + swizzled(T::piece_row(), T::piece());
         tile = blockIdx.y;
         const int tiles = (p.division.tiles - tile + gridDim.y - 1) / gridDim.y;
         stages_left = tiles * ((slice.end - slice.begin + T::COLUMNS - 1) / T::COLUMNS);
@@ -51,37 +48,36 @@ struct WeightStream {
     }
 
     __device__ __forceinline__ int first_output(int tile) const {
-        return GROUP_OUTPUTS * (tile * p.division.tile_groups + min(tile, p.division.larger_tiles));
+        return GROUP_OUTPUTS *
+               (tile * p.division.tile_groups + min(tile, p.division.larger_tiles));
     }
 
     __device__ __forceinline__ void begin_tile() {
-        const int row = threadIdx.x / T::PIECES, first = first_output(tile);
-        tile_rows = GROUP_OUTPUTS * groups(tile) - row;
-        valid_rows = static_cast<int>(p.outputs) - first - row;
-        column = slice.begin;
-        source = reinterpret_cast<const char*>(
-            p.weight + static_cast<size_t>(first + row) * p.columns + column + piece_column);
+        const int first = first_output(tile) + T::piece_row();
+        tile_rows = GROUP_OUTPUTS * groups(tile) - T::piece_row();
+        valid_rows = static_cast<int>(p.outputs) - first;
+        column = slice.begin + 8 * T::piece();
+        source = reinterpret_cast<const char*>(p.weight + static_cast<size_t>(first) * p.columns +
+                                               column);
     }
 
     // There must be a stage left.
     __device__ __forceinline__ void load_next() {
-        const size_t pass_bytes = static_cast<size_t>(2 * T::PASS_ROWS) * p.columns;
-        const bool in_row = column + piece_column < p.columns;
-        const char* from = source;
+        const bool in_row = column < p.columns;
 #pragma unroll
         for (int row = 0; row < GROUP_OUTPUTS * T::GROUPS_MAX; row += T::PASS_ROWS) {
             // PASS_ROWS is a multiple of 8, so the swizzle repeats from pass to pass.
             if (row < tile_rows) {
+                const char* from = source + static_cast<uint64_t>(p.columns) * (2 * row);
                 copy16_async_or_zero(target + slot.offset + row * T::ROW_BYTES, from,
                                      in_row && row < valid_rows);
             }
-            from += pass_bytes;
         }
         slot.next();
         stages_left--;
         source += T::ROW_BYTES;
         column += T::COLUMNS;
-        if (column >= slice.end) {
+        if (column - 8 * T::piece() >= slice.end) {
             tile += gridDim.y;
             if (stages_left > 0) begin_tile();
         }
@@ -95,41 +91,36 @@ struct RowStream {
     const LinearParams& p;
     const LinearSlice slice;
     RingSlot slot;
-    const char* source;  // this thread's piece of its first row, column 0
+    const bf16* source;  // this thread's first row
     uint32_t target;
-    int piece_column;
-    int column;
+    int column;      // of this thread's piece at the next stage
     int valid_rows;  // live rows from this thread's first on
 
     __device__ __forceinline__ RowStream(const LinearParams& p, LinearSlice slice, RingSlot slot,
                                          uint32_t ring, int live)
         : p(p), slice(slice), slot(slot) {
-        const int row = threadIdx.x / T::PIECES, piece = threadIdx.x % T::PIECES;
-        piece_column = 8 * piece;
-        target = ring + p.division.ring_groups * T::GROUP_BYTES + row * T::ROW_BYTES +
-                 swizzled(row, piece);
-        column = slice.begin;
-        const int first = blockIdx.x * T::ROWS + row;
+        target = ring + p.division.ring_groups * T::GROUP_BYTES + T::piece_row() * T::ROW_BYTES +
+                 swizzled(T::piece_row(), T::piece());
+        column = slice.begin + 8 * T::piece();
+        const int first = blockIdx.x * T::ROWS + T::piece_row();
         valid_rows = live - first;
-        source = reinterpret_cast<const char*>(p.x + static_cast<size_t>(first) * p.columns +
-                                               piece_column);
+        source = p.x + static_cast<size_t>(first) * p.columns;
     }
 
     __device__ __forceinline__ void load_next() {
-        const bool in_row = column + piece_column < p.columns;
-        const char* from = source + 2 * column;
+        const bool in_row = column < p.columns;
 #pragma unroll
         for (int row = 0; row < T::ROWS; row += T::PASS_ROWS) {
             // A block of more threads than pieces leaves some of them idle.
-            if (T::ROWS % T::PASS_ROWS == 0 || threadIdx.x / T::PIECES + row < T::ROWS) {
+            if (T::ROWS % T::PASS_ROWS == 0 || T::piece_row() + row < T::ROWS) {
+                const bf16* from = source + column + static_cast<uint64_t>(p.columns) * row;
                 copy16_async_or_zero(target + slot.offset + row * T::ROW_BYTES, from,
                                      in_row && row < valid_rows);
             }
-            from += static_cast<size_t>(2 * T::PASS_ROWS) * p.columns;
         }
         slot.next();
         column += T::COLUMNS;
-        if (column >= slice.end) column = slice.begin;
+        if (column - 8 * T::piece() >= slice.end) column = slice.begin + 8 * T::piece();
     }
 };
 

@@ -29,7 +29,7 @@ pub use load::{
 };
 pub use model::{
     CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError,
-    SamplingParams, StepTiming, TokenLogprob,
+    SamplingParams, StepParts, StepTiming, TokenLogprob,
 };
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,

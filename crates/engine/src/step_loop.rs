@@ -20,7 +20,7 @@ use crate::shape::{self, Drafting, STEP_ROWS_MAX};
 use crate::shared::{Failure, Shared};
 use crate::state_pool::StatePool;
 use crate::step_runner::StepRunner;
-use crate::warm_up::warm_up;
+use crate::warm_up::{WarmUp, warm_up};
 use crate::{FailureCause, Finish, FinishReason, Phase, RequestId, RequestStats, RequestUpdate};
 use crate::{StepOutput, TokenUpdate};
 
@@ -111,7 +111,15 @@ fn prepare<R: StepRunner>(
     shared.beat();
     shared.enter(Phase::Warmup);
     let auto = settings.drafting == Drafting::Auto;
-    let table = warm_up(&mut runner, &settings.shapes, auto, || shared.beat())?;
+    let plan = WarmUp {
+        shapes: &settings.shapes,
+        batch: auto,
+        drafting_max: match settings.draft_batch_max {
+            0 => usize::MAX,
+            most => most,
+        },
+    };
+    let table = warm_up(&mut runner, plan, || shared.beat())?;
     for (name, ms) in table.lines() {
         tracing::info!(shape = name, ms, "timed a step");
     }
@@ -406,6 +414,10 @@ impl<R: StepRunner> StepLoop<R> {
                 result.slot, step.slot,
                 "outputs in the order of the sequences"
             );
+            if let Some(fault) = result.not_finite {
+                ended.push((index, FinishReason::Error(fault)));
+                continue;
+            }
             let sequence = &mut self.scheduler.running[index];
             sequence.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.

@@ -14,6 +14,7 @@ mod plan;
 mod runner;
 mod source;
 mod target;
+mod traffic;
 mod weight_files;
 mod weights;
 mod workspace;
@@ -25,8 +26,9 @@ pub use load_format::LoadFormat;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    AcceptanceLaw, Chunk, Emitted, ModelSources, PrefillOutput, PromptLogprobs, Runner,
-    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts, StepSequence,
-    StepTiming, TokenLogprob,
+    AcceptanceLaw, Chunk, DeviceTimes, Emitted, ModelSources, PrefillOutput, PromptLogprobs,
+    Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts,
+    StepSequence, StepTiming, TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};
+pub use traffic::StepTraffic;

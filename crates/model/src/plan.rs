@@ -147,7 +147,7 @@ fn weight_bytes(matrices: usize, vectors: usize, config: &RunnerConfig) -> usize
     matrices * config.weight_dtype.bytes() + vectors * size_of::<f32>()
 }
 
-fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
+pub(crate) fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
     let (hidden, gdn) = (target.hidden_size, target.gdn);
     let tables = if target.tied_head { 1 } else { 2 };
     let mut matrices = tables * target.vocab_size * hidden;
@@ -171,7 +171,7 @@ fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
     weight_bytes(matrices, vectors, config)
 }
 
-fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
+pub(crate) fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
     let hidden = sizes.hidden_size;
     let heads = 2 * sizes.attention_heads + 2 * sizes.kv_heads;
     let layer = (heads * sizes.head_dim + 3 * sizes.intermediate_size) * hidden;

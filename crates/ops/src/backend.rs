@@ -119,6 +119,13 @@ pub trait Backend: Sized + 'static {
         storage: &mut Storage<Self>,
     ) -> Result<(), OpsError>;
 
+    /// Waits for all enqueued ops and reports what went wrong in them.
+    fn wait(&self) -> Result<(), OpsError>;
+
+    /// Bytes per second, read and written ones together, of copies of `bytes` bytes within the
+    /// device's memory: the ruler for everything that moves memory.
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError>;
+
     /// Runs `enqueue` and, where the device can, records the ops that it enqueues instead of
     /// running them. `None`: the device has no graphs, `enqueue` was not called and nothing ran.
     ///

@@ -120,6 +120,20 @@ impl Backend for Cpu {
         load_cpu(pieces, storage)
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        let from: Box<[u8]> = vec![1; bytes].into();
+        let mut to: Box<[u8]> = self.alloc(bytes)?;
+        to.copy_from_slice(&from);
+        let began = std::time::Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        Ok(2.0 * bytes as f64 / began.elapsed().as_secs_f64())
+    }
+
     fn record(
         &self,
         _enqueue: &mut dyn FnMut() -> Result<(), OpsError>,

@@ -78,6 +78,14 @@ impl Backend for Cuda {
         match *self {}
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {
+        match *self {}
+    }
+
     fn record(
         &self,
         _: &mut dyn FnMut() -> Result<(), OpsError>,

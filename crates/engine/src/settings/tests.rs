@@ -78,15 +78,13 @@ fn defaults_come_from_the_model() {
             weight_dtype: Dtype::F32,
             kv_dtype: Dtype::F32,
             vocab_used: 90,
+            graphs: true,
         }
     );
     assert_eq!((settings.queue_max, settings.draft_batch_max), (7, 3));
     assert_eq!((info.context_length, info.tokens_total), (512, 2048));
     assert_eq!((info.vocab_rows, info.vocab_used), (97, 90));
-    assert_eq!(
-        (&*info.model_type, &*info.device),
-        ("qwen3_5_text", "the device")
-    );
+    assert_eq!((&*info.model_type, &*info.device), ("qwen3_5_text", "cpu"));
     assert_eq!(info.architectures, ["Qwen3_5ForCausalLM"]);
     assert_eq!((info.plan.kv_pages, info.plan.slots), (pages_total, 4));
     assert!(info.plan.total_bytes() > 0);

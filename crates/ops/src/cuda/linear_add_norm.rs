@@ -20,7 +20,7 @@ const ADD_NORM: Entry = Entry {
     name: "add_norm",
 };
 /// As in kernels/add_norm.cu.
-const THREADS: u32 = 640;
+const THREADS: u32 = 320;
 
 /// `struct AddNormParams`.
 #[derive(Clone, Copy)]

@@ -19,13 +19,18 @@ mod linear_add_norm;
 mod linear_swiglu;
 mod memory;
 mod ops;
+mod parts;
 mod rms_norm;
 mod rows;
+mod sample;
 mod scratch;
+mod simulate_acceptance;
 mod step_result;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod token_logprobs;
+mod topk;
 mod tree_tables;
 mod upload;
 

@@ -87,6 +87,14 @@ impl Backend for Cuda {
         self.load_pieces(stages, pieces, storage)
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        self.synchronize()
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        self.measured_copy_rate(bytes)
+    }
+
     fn record(
         &self,
         enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
@@ -123,16 +131,16 @@ impl Backend for Cuda {
         prefill_attention: Attention => missing;
         draft_attention: DraftAttention => missing;
         draft_blocks: DraftBlocks => super::draft_blocks::draft_blocks;
-        topk_logprobs: TopK => missing;
+        topk_logprobs: TopK => super::topk::topk_logprobs;
         build_tree: BuildTree => super::build_tree::build_tree;
         tree_tables: TreeTablesFrom => super::tree_tables::tree_tables;
-        sample: Sample => missing;
-        simulate_acceptance: SimulateAcceptance => missing;
+        sample: Sample => super::sample::sample;
+        simulate_acceptance: SimulateAcceptance => super::simulate_acceptance::simulate_acceptance;
         accept_walk: AcceptWalk => super::accept_walk::accept_walk;
         compact_kv: CompactKv => super::compact_kv::compact_kv;
         gdn_commit: GdnCommit => missing;
         advance: Advance => super::advance::advance;
-        token_logprobs: TokenLogprobs => missing;
+        token_logprobs: TokenLogprobs => super::token_logprobs::token_logprobs;
         step_result: StepResult => super::step_result::step_result;
     }
 }

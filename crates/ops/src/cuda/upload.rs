@@ -155,7 +155,7 @@ impl Cuda {
         };
         assert_eq!(joined.len(), len, "pieces fill their buffer");
         // The buffer's zeros are written first.
-        self.wait()?;
+        self.synchronize()?;
         let device = &self.device;
         let chunk = STAGE_BYTES / dtype.bytes();
         let sent = (0..len.div_ceil(chunk))
