@@ -223,22 +223,34 @@ impl Engine {
         spec: LoadSpec,
         config: EngineConfig,
     ) -> Result<Engine, EngineError> {
-        let (settings, info) = settings_of(&spec, &config)?;
+        let place = Place::of(spec.device)?;
+        let (settings, info) = settings_of(&spec, &config, place)?;
         let runner_config = settings.runner.clone();
-        let drafter = drafter_of(&spec, &config).cloned();
-        Engine::spawn(settings, info, move |shared| {
+        let sources = ModelSources {
+            target: spec.target.clone(),
+            drafter: drafter_of(&spec, &config).cloned(),
+            format: spec.format,
+        };
+        let prepare = move |shared: &Shared| {
             if let Some(fetch) = fetch {
                 shared.enter(Phase::Download);
                 fetch(&shared.download)?;
                 shared.enter(Phase::Weights);
             }
-            let sources = ModelSources {
-                target: spec.target,
-                drafter,
-                format: spec.format,
-            };
-            Runner::load(Cpu::default(), &sources, runner_config, &shared.progress)
-        })
+            Ok::<(), ModelError>(())
+        };
+        match place {
+            Place::Cpu => Engine::spawn(settings, info, move |shared| {
+                prepare(shared)?;
+                Runner::load(Cpu::default(), &sources, runner_config, &shared.progress)
+            }),
+            // A device belongs to the thread that uses it.
+            Place::Cuda(ordinal) => Engine::spawn(settings, info, move |shared| {
+                prepare(shared)?;
+                let cuda = Cuda::open(ordinal)?;
+                Runner::load(cuda, &sources, runner_config, &shared.progress)
+            }),
+        }
     }
 
     /// Starts the thread around whatever `load` makes there.
@@ -267,7 +279,7 @@ impl Engine {
 
 /// Verifies every tensor and computes the plan, without starting anything.
 pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, EngineError> {
-    let (_, info) = settings_of(spec, config)?;
+    let (_, info) = settings_of(spec, config, Place::of(spec.device)?)?;
     let (target, drafter) = model::check(&spec.target, drafter_of(spec, config))?;
     Ok(CheckOutput {
         target,
@@ -283,17 +295,58 @@ fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a Check
         .filter(|_| config.algorithm != Algorithm::None)
 }
 
+/// A device that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+impl Place {
+    fn of(device: Device) -> Result<Self, EngineError> {
+        match device {
+            Device::Cpu => Ok(Place::Cpu),
+            Device::Cuda(ordinal) => {
+                Cuda::open(ordinal).map_err(ModelError::Ops)?;
+                Ok(Place::Cuda(ordinal))
+            }
+            Device::Auto => match Cuda::open(0) {
+                Ok(_) => Ok(Place::Cuda(0)),
+                Err(error) => {
+                    tracing::info!(reason = %error, "using the CPU");
+                    Ok(Place::Cpu)
+                }
+            },
+        }
+    }
+}
+
 fn settings_of(
     spec: &LoadSpec,
     config: &EngineConfig,
+    place: Place,
 ) -> Result<(Settings, ModelInfo), EngineError> {
-    let backend = match spec.device {
-        Device::Auto | Device::Cpu => Cpu::default(),
-        Device::Cuda(ordinal) => match Cuda::open(ordinal).map_err(ModelError::Ops)? {},
-    };
     let target = ModelConfig::read(&spec.target)?;
     let drafter = drafter_of(spec, config)
         .map(|source| DrafterConfig::read(source, &target))
         .transpose()?;
-    settings::resolve(spec, config, &target, drafter.as_ref(), &backend)
+    match place {
+        Place::Cpu => settings::resolve(spec, config, &target, drafter.as_ref(), &Cpu::default()),
+        Place::Cuda(ordinal) => {
+            let dtype = spec.dtype.unwrap_or(Dtype::Bf16);
+            if dtype != Dtype::Bf16 {
+                return Err(EngineError::Config(format!(
+                    "weights and KV as {dtype:?} on a GPU; it takes bf16 only: leave --dtype out, \
+                     or use --device cpu"
+                )));
+            }
+            let spec = LoadSpec {
+                dtype: Some(dtype),
+                ..spec.clone()
+            };
+            let cuda = Cuda::open(ordinal).map_err(ModelError::Ops)?;
+            settings::resolve(&spec, config, &target, drafter.as_ref(), &cuda)
+        }
+    }
 }

@@ -100,6 +100,13 @@ pub trait Backend: Sized + 'static {
         len: usize,
     ) -> Result<(), OpsError>;
 
+    /// Waits for all enqueued ops and reports what went wrong in them.
+    fn wait(&self) -> Result<(), OpsError>;
+
+    /// Bytes per second, read and written ones together, of copies of `bytes` bytes within the
+    /// device's memory: the ruler for everything that moves memory.
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError>;
+
     /// What the device has and what is free of it; `None` where nobody knows.
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError>;
 
@@ -118,13 +125,6 @@ pub trait Backend: Sized + 'static {
         pieces: &[Piece<'_>],
         storage: &mut Storage<Self>,
     ) -> Result<(), OpsError>;
-
-    /// Waits for all enqueued ops and reports what went wrong in them.
-    fn wait(&self) -> Result<(), OpsError>;
-
-    /// Bytes per second, read and written ones together, of copies of `bytes` bytes within the
-    /// device's memory: the ruler for everything that moves memory.
-    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError>;
 
     /// Runs `enqueue` and, where the device can, records the ops that it enqueues instead of
     /// running them. `None`: the device has no graphs, `enqueue` was not called and nothing ran.

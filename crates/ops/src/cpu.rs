@@ -103,6 +103,20 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        let from: Box<[u8]> = vec![1; bytes].into();
+        let mut to: Box<[u8]> = self.alloc(bytes)?;
+        to.copy_from_slice(&from);
+        let began = std::time::Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        Ok(2.0 * bytes as f64 / began.elapsed().as_secs_f64())
+    }
+
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
         Ok(host_memory())
     }
@@ -118,20 +132,6 @@ impl Backend for Cpu {
         storage: &mut Storage<Cpu>,
     ) -> Result<(), OpsError> {
         load_cpu(pieces, storage)
-    }
-
-    fn wait(&self) -> Result<(), OpsError> {
-        Ok(())
-    }
-
-    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
-        let from: Box<[u8]> = vec![1; bytes].into();
-        let mut to: Box<[u8]> = self.alloc(bytes)?;
-        to.copy_from_slice(&from);
-        let began = std::time::Instant::now();
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(&to);
-        Ok(2.0 * bytes as f64 / began.elapsed().as_secs_f64())
     }
 
     fn record(

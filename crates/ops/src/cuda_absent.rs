@@ -61,6 +61,12 @@ impl Backend for Cuda {
         match *self {}
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {}
+
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
         match *self {}
     }
@@ -75,14 +81,6 @@ impl Backend for Cuda {
         _: &[Piece<'_>],
         _: &mut Storage<Self>,
     ) -> Result<(), OpsError> {
-        match *self {}
-    }
-
-    fn wait(&self) -> Result<(), OpsError> {
-        match *self {}
-    }
-
-    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {
         match *self {}
     }
 

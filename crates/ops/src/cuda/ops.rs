@@ -69,6 +69,14 @@ impl Backend for Cuda {
         self.fill_zero(buf, offset, len)
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        self.synchronize()
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        self.measured_copy_rate(bytes)
+    }
+
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
         let (free, total) = self.memory_info()?;
         Ok(Some(DeviceMemory { free, total }))
@@ -85,14 +93,6 @@ impl Backend for Cuda {
         storage: &mut Storage<Self>,
     ) -> Result<(), OpsError> {
         self.load_pieces(stages, pieces, storage)
-    }
-
-    fn wait(&self) -> Result<(), OpsError> {
-        self.synchronize()
-    }
-
-    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
-        self.measured_copy_rate(bytes)
     }
 
     fn record(
@@ -126,10 +126,10 @@ impl Backend for Cuda {
         conv_tree: ConvTree => missing;
         gdn_scan: GdnScan => missing;
         gated_norm: GatedNorm => missing;
-        norm_rope: NormRope => missing;
-        tree_attention: Attention => missing;
-        prefill_attention: Attention => missing;
-        draft_attention: DraftAttention => missing;
+        norm_rope: NormRope => super::norm_rope::norm_rope;
+        tree_attention: Attention => super::row_attention::tree_attention;
+        prefill_attention: Attention => super::row_attention::prefill_attention;
+        draft_attention: DraftAttention => super::row_attention::draft_attention;
         draft_blocks: DraftBlocks => super::draft_blocks::draft_blocks;
         topk_logprobs: TopK => super::topk::topk_logprobs;
         build_tree: BuildTree => super::build_tree::build_tree;
