@@ -38,7 +38,9 @@ fn step(args: &StepBenchArgs) -> Result<Exit, Failure> {
         simulate: args.simulate_acceptance,
     };
     let config = engine_config(args, checkpoints.drafter.is_some());
-    let report = engine::time_steps(&spec, &config, &bench, &mut |done| eprintln!("{done}"))?;
+    let report = engine::time_steps(&spec, &config, &bench, &mut |done| {
+        eprintln!("timed {done}")
+    })?;
     let text = match args.json {
         true => format!("{}\n", object(args, &checkpoints, &report)),
         false => table(args, &checkpoints, &report),
@@ -54,6 +56,7 @@ fn engine_config(args: &StepBenchArgs, drafter: bool) -> EngineConfig {
     let batch = largest(&args.batches);
     let pool = batch * (largest(&args.contexts) + SLACK_TOKENS);
     let drafts = drafter && args.shapes.iter().any(|shape| *shape != Shape::Plain);
+    let nodes = args.shapes.iter().map(|shape| shape.rows() - 1).max();
     EngineConfig {
         algorithm: if drafts {
             Algorithm::Ddtree
@@ -61,7 +64,7 @@ fn engine_config(args: &StepBenchArgs, drafter: bool) -> EngineConfig {
             Algorithm::None
         },
         chain_drafts: None,
-        budget: Budget::Auto,
+        budget: Budget::Fixed(nodes.unwrap_or(0).max(1)),
         topk_cap: args.speculation.speculative_ddtree_topk_cap,
         running_max: batch,
         queue_max: 0,
