@@ -171,7 +171,8 @@ impl<'a, B: Backend> Bench<'a, B> {
                         continue;
                     }
                     steps.push(self.time_case(batch, context, shape)?);
-                    progress(&format!("{batch} x {shape:?} at {context}"));
+                    let median = steps.last().map_or(0.0, StepTimes::median_ms);
+                    progress(&format!("{batch} x {shape:?} at {context}: {median:.3} ms"));
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 mod accept_walk;
 mod advance;
+mod blas;
 mod buf;
 mod build_tree;
 mod compact_kv;
