@@ -152,11 +152,11 @@ impl<'a, B: Backend> Bench<'a, B> {
         progress: &mut dyn FnMut(&str),
     ) -> Result<StepReport, ModelError> {
         let backend = self.runner.backend();
+        let allocated = (backend.allocated_bytes(), self.runner.plan().total_bytes());
         self.copy_rate = match backend.copy_rate(COPY_BYTES) {
             Err(_) => backend.copy_rate(COPY_BYTES / 16)?,
             Ok(rate) => rate,
         };
-        let allocated = (backend.allocated_bytes(), self.runner.plan().total_bytes());
         self.runner.simulate(self.bench.simulate)?;
         let mut prefills = Vec::new();
         for &tokens in &self.bench.prefills {
