@@ -33,53 +33,75 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Sums BATCH vectors from `first` on into the residual, leaves them times the weight in `row`, and
-// returns the sum of their squares.
-__device__ __forceinline__ float add_batch(const AddNormParams& p, int first, float4* row) {
-    const size_t start = static_cast<size_t>(blockIdx.x) * p.dim;
-    float4* residual = reinterpret_cast<float4*>(p.residual + start);
-    float4 before[BATCH], weight[BATCH], part[BATCH][SLICES];
+// BATCH vectors of a row, THREADS apart.
+struct Vectors {
+    float4 part[BATCH][SLICES];
+    float4 before[BATCH];
+    float4 weight[BATCH];
+    int first;
+
+    __device__ __forceinline__ bool inside(const AddNormParams& p, int i) const {
+        return 4 * (first + i * THREADS) < p.dim;
+    }
+
+    __device__ __forceinline__ Vectors(const AddNormParams& p, int first) : first(first) {
+        const size_t start = static_cast<size_t>(blockIdx.x) * p.dim;
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        const int at = first + i * THREADS;
-        if (4 * at >= p.dim) continue;
+        for (int i = 0; i < BATCH; i++) {
+            if (!inside(p, i)) continue;
+            const int at = first + i * THREADS;
 #pragma unroll
-        for (int slice = 0; slice < SLICES; slice++) {
-            const float* from = p.partials + slice * p.slice + start;
-            part[i][slice] = __ldcg(reinterpret_cast<const float4*>(from) + at);
+            for (int slice = 0; slice < SLICES; slice++) {
+                const float* from = p.partials + slice * p.slice + start;
+                part[i][slice] = __ldcg(reinterpret_cast<const float4*>(from) + at);
+            }
+            before[i] = __ldcg(reinterpret_cast<const float4*>(p.residual + start) + at);
+            weight[i] = __ldg(reinterpret_cast<const float4*>(p.norm_weight) + at);
         }
-        before[i] = __ldcg(residual + at);
-        weight[i] = __ldg(reinterpret_cast<const float4*>(p.norm_weight) + at);
     }
-    float squares = 0.0f;
+
+    // Writes the sums to the residual and, times the weight, to `row`; returns the sum of their
+    // squares.
+    __device__ __forceinline__ float add_up(const AddNormParams& p, float4* row) const {
+        float4* residual =
+            reinterpret_cast<float4*>(p.residual + static_cast<size_t>(blockIdx.x) * p.dim);
+        float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        const int at = first + i * THREADS;
-        if (4 * at >= p.dim) continue;
-        float4 sum = part[i][0];
+        for (int i = 0; i < BATCH; i++) {
+            if (!inside(p, i)) continue;
+            const int at = first + i * THREADS;
+            float4 sum = part[i][0];
 #pragma unroll
-        for (int slice = 1; slice < SLICES; slice++) sum = add(sum, part[i][slice]);
-        sum = add(before[i], sum);
-        residual[at] = sum;
-        squares += sum.x * sum.x + sum.y * sum.y + sum.z * sum.z + sum.w * sum.w;
-        row[at] = make_float4(sum.x * weight[i].x, sum.y * weight[i].y, sum.z * weight[i].z,
-                              sum.w * weight[i].w);
+            for (int slice = 1; slice < SLICES; slice++) sum = add(sum, part[i][slice]);
+            sum = add(before[i], sum);
+            residual[at] = sum;
+            squares += sum.x * sum.x + sum.y * sum.y + sum.z * sum.z + sum.w * sum.w;
+            row[at] = make_float4(sum.x * weight[i].x, sum.y * weight[i].y, sum.z * weight[i].z,
+                                  sum.w * weight[i].w);
+        }
+        return squares;
     }
-    return squares;
-}
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) add_norm(
     const __grid_constant__ AddNormParams p) {
     extern __shared__ float4 row[];
     __shared__ float warp_squares[THREADS / 32];
     pdl_launch();
-    // Weights of a norm come from memory once a step.
-    for (int at = 32 * threadIdx.x; at < p.dim; at += 32 * THREADS) prefetch(p.norm_weight + at);
+    // Since the last norm more weights went through L2 than it holds: both come from memory. Fetching
+    // them early reads no value, so it may happen before the wait.
+    for (int at = 32 * threadIdx.x; at < p.dim; at += 32 * THREADS) {
+        prefetch(p.residual + static_cast<size_t>(blockIdx.x) * p.dim + at);
+        prefetch(p.norm_weight + at);
+    }
     pdl_wait();
-    if (blockIdx.x >= *p.live) return;
-    float squares = 0.0f;
-    for (int first = threadIdx.x; 4 * first < p.dim; first += BATCH * THREADS) {
-        squares += add_batch(p, first, row);
+    const uint32_t live = *p.live;
+    Vectors vectors(p, threadIdx.x);
+    if (blockIdx.x >= live) return;
+    float squares = vectors.add_up(p, row);
+#pragma unroll 1
+    for (int at = threadIdx.x + BATCH * THREADS; 4 * at < p.dim; at += BATCH * THREADS) {
+        squares += Vectors(p, at).add_up(p, row);
     }
     squares = warp_sum(squares);
     if (threadIdx.x % 32 == 0) warp_squares[threadIdx.x / 32] = squares;

@@ -70,16 +70,16 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
 #pragma unroll 1
     for (int stage = 0; stage < ahead; stage++) weight.load_next();
     pdl_wait();
-    const int live = min(*p.live, p.rows);
-    if (blockIdx.x * T::ROWS >= live) {
-        copy_wait<0>();
-        return;
-    }
-    RowStream<T> rows(p, slice, slot, ring, live);
+    RowStream<T> rows(p, slice, slot, ring);
 #pragma unroll 1
     for (int stage = 0; stage + 1 < p.division.stages; stage++) {
         if (stage < ahead) rows.load_next();
         copy_commit();
+    }
+    const int live = min(*p.live, p.rows);
+    if (blockIdx.x * T::ROWS >= live) {
+        copy_wait<0>();
+        return;
     }
     const int stages = (slice.end - slice.begin + T::COLUMNS - 1) / T::COLUMNS;
 #pragma unroll 1

@@ -84,8 +84,8 @@ struct WeightStream {
     }
 };
 
-// Copies the block's rows of x, the same columns again for every tile. Rows that are not live are
-// filled with zeros.
+// Copies the block's rows of x, the same columns again for every tile. Rows that do not exist are
+// filled with zeros; rows that are not live may hold anything, since rows do not mix.
 template <class T>
 struct RowStream {
     const LinearParams& p;
@@ -94,16 +94,16 @@ struct RowStream {
     const bf16* source;  // this thread's first row
     uint32_t target;
     int column;      // of this thread's piece at the next stage
-    int valid_rows;  // live rows from this thread's first on
+    int valid_rows;  // rows from this thread's first on that exist
 
     __device__ __forceinline__ RowStream(const LinearParams& p, LinearSlice slice, RingSlot slot,
-                                         uint32_t ring, int live)
+                                         uint32_t ring)
         : p(p), slice(slice), slot(slot) {
         target = ring + p.division.ring_groups * T::GROUP_BYTES + T::piece_row() * T::ROW_BYTES +
                  swizzled(T::piece_row(), T::piece());
         column = slice.begin + 8 * T::piece();
         const int first = blockIdx.x * T::ROWS + T::piece_row();
-        valid_rows = live - first;
+        valid_rows = static_cast<int>(p.rows) - first;
         source = p.x + static_cast<size_t>(first) * p.columns;
     }
 
