@@ -33,7 +33,7 @@ static_assert(TOPK_MAX < PLACES && CANDIDATES <= 256, "");
 // down to -inf.
 constexpr uint32_t NO_MASS = 0xff800000u;
 
-struct Node {
+struct alignas(8) Node {
     uint32_t place;  // its candidate, and its parent << 8: 0 = the root, else 1 + place in order
     uint32_t score;
 };

@@ -52,6 +52,7 @@ __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t 
                      : __VA_ARGS__                                                             \
                      : "l"(a), "l"(b));                                                        \
     }
+PRODUCT(32, OUT0 ", " OUT1, "%16", "%17", IN8(0), IN8(8))
 PRODUCT(48, OUT0 ", " OUT1 ", " OUT2, "%24", "%25", IN8(0), IN8(8), IN8(16))
 PRODUCT(64, OUT0 ", " OUT1 ", " OUT2 ", " OUT3, "%32", "%33", IN32(0))
 PRODUCT(96, OUT0 ", " OUT1 ", " OUT2 ", " OUT3 ", " OUT4 ", " OUT5, "%48", "%49", IN32(0), IN8(32),

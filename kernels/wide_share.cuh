@@ -1,15 +1,17 @@
 // Which part of a product a cluster computes.
 //
-// A unit is one slice of K of one tile. Where `split` is set every cluster takes an equal share of
-// all columns of all tiles, counted in chunks, and a unit may begin in one cluster and end in the
-// next; a share is at least as long as a unit, so no unit has three parts. Without it a share is a
-// run of whole units.
+// A unit is one slice of K of one weight tile and one row tile. Units are dealt to the clusters in
+// turn: what runs at the same time shares weights and rows in the second-level cache. Where `split`
+// is set, every cluster takes an equal share of the columns of all weight tiles instead, for one
+// row tile, and a unit may begin in one cluster and end in the next; a share is at least as long as
+// a unit, so no unit has three parts.
 #pragma once
 #include "wide_params.cuh"
 
-// A cluster's part of a unit: chunks begin..end of the tile's columns.
+// A cluster's part of a unit: chunks begin..end of the columns.
 struct WidePiece {
     int tile;
+    int row_tile;
     int slice;
     int begin;
     int end;
@@ -18,71 +20,82 @@ struct WidePiece {
 };
 
 struct WideShare {
-    int begin;  // in chunks over all tiles
+    const WideParams& p;
+    int cluster;
+    int pieces;
+    // Where `split`: columns of all tiles, in chunks, and the last unit.
+    int begin;
     int end;
-    int first;  // units first..=last
     int last;
 
-    __device__ static int unit_begin(const WideParams& p, int unit) {
-        return unit / p.slices * p.chunks + p.cuts[unit % p.slices];
+    __device__ WideShare(const WideParams& p, int cluster) : p(p), cluster(cluster) {
+        if (p.split) {
+            const uint32_t columns = p.tiles * p.chunks, share = cluster / p.row_tiles;
+            begin = columns * share / p.shares;
+            end = columns * (share + 1) / p.shares;
+            last = unit_of(end - 1);
+            pieces = last - unit_of(begin) + 1;
+        } else {
+            const int units = p.tiles * p.slices * p.row_tiles, shares = p.shares;
+            pieces = (units - cluster + shares - 1) / shares;
+        }
     }
 
-    __device__ static int unit_of(const WideParams& p, uint32_t column) {
+    // The unit that holds a column.
+    __device__ int unit_of(uint32_t column) const {
         int slice = 0;
         for (uint32_t s = 1; s < p.slices; s++) slice += p.cuts[s] <= column % p.chunks;
         return column / p.chunks * p.slices + slice;
     }
 
-    __device__ WideShare(const WideParams& p, uint32_t share) {
-        if (p.split) {
-            const uint32_t columns = p.tiles * p.chunks;
-            begin = columns * share / p.shares;
-            end = columns * (share + 1) / p.shares;
-            first = unit_of(p, begin);
-            last = unit_of(p, end - 1);
-        } else {
-            const uint32_t units = p.tiles * p.slices;
-            first = units * share / p.shares;
-            last = static_cast<int>(units * (share + 1) / p.shares) - 1;
-            begin = unit_begin(p, first);
-            end = unit_begin(p, last + 1);
-        }
-    }
-
-    __device__ WidePiece piece(const WideParams& p, int unit) const {
-        const int from = unit_begin(p, unit), to = unit_begin(p, unit + 1);
+    // Split units come from the last to the first, so that a cluster hands over what the next one
+    // waits for at its start, and waits for what it takes over at its end.
+    __device__ WidePiece piece(int number) const {
         WidePiece piece;
-        piece.tile = unit / p.slices;
-        piece.slice = unit % p.slices;
-        const int origin = piece.tile * p.chunks;
-        piece.begin = max(from, begin) - origin;
-        piece.end = min(to, end) - origin;
-        piece.starts_unit = from >= begin;
-        piece.ends_unit = to <= end;
+        piece.starts_unit = piece.ends_unit = true;
+        if (p.split) {
+            const int unit = last - number;
+            piece.row_tile = cluster % p.row_tiles;
+            piece.tile = unit / p.slices;
+            piece.slice = unit % p.slices;
+        } else {
+            const int unit = cluster + number * p.shares, pair = unit / p.row_tiles;
+            piece.row_tile = unit % p.row_tiles;
+            piece.tile = pair % p.tiles;
+            piece.slice = pair / p.tiles;
+        }
+        piece.begin = p.cuts[piece.slice];
+        piece.end = p.cuts[piece.slice + 1];
+        if (p.split) {
+            const int origin = piece.tile * p.chunks;
+            piece.starts_unit = origin + piece.begin >= begin;
+            piece.ends_unit = origin + piece.end <= end;
+            piece.begin = max(piece.begin, begin - origin);
+            piece.end = min(piece.end, end - origin);
+        }
         return piece;
     }
 };
 
-// Walks over the chunks of a share: units from the last to the first, so that a cluster hands over
-// what the next one waits for at its start, and waits for what it takes over at its end.
+// Walks over the chunks of a share in the order of their multiplication.
 struct WideCursor {
-    const WideParams& p;
     const WideShare& share;
-    int unit;
+    int number = 0;
     WidePiece piece;
 
-    __device__ WideCursor(const WideParams& p, const WideShare& share)
-        : p(p), share(share), unit(share.last), piece(share.piece(p, unit)) {
+    __device__ explicit WideCursor(const WideShare& share) : share(share) {
+        piece = share.piece(0);
         skip_empty();
     }
 
-    // There must be a chunk left.
+    __device__ bool at_end() const { return number == share.pieces; }
+
     __device__ void next() {
         piece.begin++;
         skip_empty();
     }
 
     __device__ void skip_empty() {
-        while (piece.begin == piece.end && unit > share.first) piece = share.piece(p, --unit);
+        while (piece.begin == piece.end && ++number < share.pieces) piece = share.piece(number);
     }
 };

@@ -4,6 +4,7 @@
 //! or kernels. One [`StepOutput`] per step crosses to the server: data, not callbacks.
 
 mod auto;
+mod bench;
 mod error;
 mod handle;
 mod kv_pool;
@@ -21,15 +22,16 @@ mod step_runner;
 mod timing_table;
 mod warm_up;
 
+pub use bench::{PrefillTime, StepBench, StepReport, StepTimes, time_steps};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
-    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, LoadSpec, ModelInfo, Phase,
-    Status, check,
+    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, FailureCause, Fetch, LoadSpec,
+    ModelInfo, Phase, Status, check,
 };
 pub use model::{
-    CheckReport, CheckpointSource, Dtype, MemoryPlan, ModelError, SamplingParams, StepParts,
-    StepTiming, TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
+    ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,

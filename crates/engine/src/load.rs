@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use model::{
-    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadProgress, MemoryPlan, ModelConfig,
-    ModelError, Runner,
+    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadFormat, LoadProgress, MemoryPlan,
+    ModelConfig, ModelError, ModelSources, Runner,
 };
 use ops::{Cpu, Cuda};
 
@@ -22,8 +22,8 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU.
-    Cuda,
+    /// The GPU of this number.
+    Cuda(usize),
 }
 
 /// How drafts are verified.
@@ -53,6 +53,8 @@ pub struct LoadSpec {
     pub target: CheckpointSource,
     /// The drafter; needed unless the algorithm is `None`.
     pub drafter: Option<CheckpointSource>,
+    /// Where their weights come from.
+    pub format: LoadFormat,
     /// Where to run.
     pub device: Device,
     /// Storage of weights and KV; `None` = the device's own choice (CPU: f32).
@@ -124,6 +126,8 @@ pub struct ModelInfo {
 pub enum Phase {
     /// Reading configurations.
     Init,
+    /// Fetching files that are not here yet.
+    Download,
     /// Loading weights.
     Weights,
     /// First forwards and timings.
@@ -143,18 +147,48 @@ pub enum Phase {
 pub struct Status {
     /// Where it is.
     pub phase: Phase,
-    /// Bytes of weights converted.
+    /// Since it is there.
+    pub phase_age: Duration,
+    /// Bytes of weights loaded; while it downloads, bytes downloaded.
     pub bytes_done: u64,
-    /// Bytes of weights in all; 0 = not known yet.
+    /// Bytes to load or to download in all; 0 = not known yet.
     pub bytes_total: u64,
     /// Since the last sign of life of the engine thread.
     pub heartbeat_age: Duration,
     /// Why it failed.
     pub error: Option<String>,
+    /// Whose fault that is.
+    pub cause: Option<FailureCause>,
     /// Start-up timings: shape name and milliseconds of one step of one sequence; names that end
     /// in ` x4` are steps of four sequences.
     pub step_times_ms: Vec<(String, f64)>,
 }
+
+/// Whose fault a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// Files of the model are missing, damaged or do not fit together.
+    Files,
+    /// Files could not be fetched; another try may help.
+    Network,
+    /// The device, or too little memory on it.
+    Device,
+    /// The engine's own.
+    Engine,
+}
+
+impl From<&ModelError> for FailureCause {
+    fn from(error: &ModelError) -> Self {
+        match error {
+            ModelError::Unreachable(_) => FailureCause::Network,
+            ModelError::Ops(_) => FailureCause::Device,
+            _ => FailureCause::Files,
+        }
+    }
+}
+
+/// Work that comes before loading, on the engine thread: fetching files.
+pub type Fetch = Box<dyn FnOnce(&LoadProgress) -> Result<(), ModelError> + Send>;
 
 /// What `spinney check` prints.
 #[derive(Clone, Debug)]
@@ -180,25 +214,50 @@ impl Engine {
     /// Reads the configurations (errors come back at once), then loads and warms up on the engine
     /// thread; [`EngineHandle::status`] tells when it is ready or has failed.
     pub fn start(spec: LoadSpec, config: EngineConfig) -> Result<Engine, EngineError> {
-        let (settings, info) = settings_of(&spec, &config)?;
+        Engine::start_after(None, spec, config)
+    }
+
+    /// [`Engine::start`] of a model whose weights `fetch` brings first.
+    pub fn start_after(
+        fetch: Option<Fetch>,
+        spec: LoadSpec,
+        config: EngineConfig,
+    ) -> Result<Engine, EngineError> {
+        let place = Place::of(spec.device)?;
+        let (settings, info) = settings_of(&spec, &config, place)?;
         let runner_config = settings.runner.clone();
-        let drafter = drafter_of(&spec, &config).cloned();
-        Engine::spawn(settings, info, move |progress| {
-            Runner::load(
-                Cpu::default(),
-                &spec.target,
-                drafter.as_ref(),
-                runner_config,
-                progress,
-            )
-        })
+        let sources = ModelSources {
+            target: spec.target.clone(),
+            drafter: drafter_of(&spec, &config).cloned(),
+            format: spec.format,
+        };
+        let prepare = move |shared: &Shared| {
+            if let Some(fetch) = fetch {
+                shared.enter(Phase::Download);
+                fetch(&shared.download)?;
+                shared.enter(Phase::Weights);
+            }
+            Ok::<(), ModelError>(())
+        };
+        match place {
+            Place::Cpu => Engine::spawn(settings, info, move |shared| {
+                prepare(shared)?;
+                Runner::load(Cpu::default(), &sources, runner_config, &shared.progress)
+            }),
+            // A device belongs to the thread that uses it.
+            Place::Cuda(ordinal) => Engine::spawn(settings, info, move |shared| {
+                prepare(shared)?;
+                let cuda = Cuda::open(ordinal)?;
+                Runner::load(cuda, &sources, runner_config, &shared.progress)
+            }),
+        }
     }
 
     /// Starts the thread around whatever `load` makes there.
     pub(crate) fn spawn<R: StepRunner>(
         settings: Settings,
         info: ModelInfo,
-        load: impl FnOnce(&LoadProgress) -> Result<R, ModelError> + Send + 'static,
+        load: impl FnOnce(&Shared) -> Result<R, ModelError> + Send + 'static,
     ) -> Result<Engine, EngineError> {
         let runner = &settings.runner;
         let shared = Arc::new(Shared::new(
@@ -220,7 +279,7 @@ impl Engine {
 
 /// Verifies every tensor and computes the plan, without starting anything.
 pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, EngineError> {
-    let (_, info) = settings_of(spec, config)?;
+    let (_, info) = settings_of(spec, config, Place::of(spec.device)?)?;
     let (target, drafter) = model::check(&spec.target, drafter_of(spec, config))?;
     Ok(CheckOutput {
         target,
@@ -230,23 +289,67 @@ pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, Engi
 }
 
 /// The drafter, where the algorithm has a use for it.
-fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a CheckpointSource> {
+pub(crate) fn drafter_of<'a>(
+    spec: &'a LoadSpec,
+    config: &EngineConfig,
+) -> Option<&'a CheckpointSource> {
     spec.drafter
         .as_ref()
         .filter(|_| config.algorithm != Algorithm::None)
 }
 
-fn settings_of(
+/// A device that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+impl Place {
+    pub(crate) fn of(device: Device) -> Result<Self, EngineError> {
+        match device {
+            Device::Cpu => Ok(Place::Cpu),
+            Device::Cuda(ordinal) => {
+                Cuda::open(ordinal).map_err(ModelError::Ops)?;
+                Ok(Place::Cuda(ordinal))
+            }
+            Device::Auto => match Cuda::open(0) {
+                Ok(_) => Ok(Place::Cuda(0)),
+                Err(error) => {
+                    tracing::info!(reason = %error, "using the CPU");
+                    Ok(Place::Cpu)
+                }
+            },
+        }
+    }
+}
+
+pub(crate) fn settings_of(
     spec: &LoadSpec,
     config: &EngineConfig,
+    place: Place,
 ) -> Result<(Settings, ModelInfo), EngineError> {
-    let backend = match spec.device {
-        Device::Auto | Device::Cpu => Cpu::default(),
-        Device::Cuda => match Cuda::open(0).map_err(ModelError::Ops)? {},
-    };
     let target = ModelConfig::read(&spec.target)?;
     let drafter = drafter_of(spec, config)
         .map(|source| DrafterConfig::read(source, &target))
         .transpose()?;
-    settings::resolve(spec, config, &target, drafter.as_ref(), &backend)
+    match place {
+        Place::Cpu => settings::resolve(spec, config, &target, drafter.as_ref(), &Cpu::default()),
+        Place::Cuda(ordinal) => {
+            let dtype = spec.dtype.unwrap_or(Dtype::Bf16);
+            if dtype != Dtype::Bf16 {
+                return Err(EngineError::Config(format!(
+                    "weights and KV as {dtype:?} on a GPU; it takes bf16 only: leave --dtype out, \
+                     or use --device cpu"
+                )));
+            }
+            let spec = LoadSpec {
+                dtype: Some(dtype),
+                ..spec.clone()
+            };
+            let cuda = Cuda::open(ordinal).map_err(ModelError::Ops)?;
+            settings::resolve(&spec, config, &target, drafter.as_ref(), &cuda)
+        }
+    }
 }

@@ -9,6 +9,9 @@ use crate::runner::{bucket, result_bytes};
 use crate::workspace::{LOGITS_SLICE_ROWS, Widths, WorkspaceRows};
 use crate::{DrafterConfig, LayerKind, ModelConfig, RunnerConfig};
 
+const TARGET_WEIGHTS: &str = "target weights";
+const DRAFTER_WEIGHTS: &str = "drafter weights";
+
 /// One line of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanLine {
@@ -86,9 +89,9 @@ impl MemoryPlan {
                 bytes: bytes as u64,
             })
         };
-        line("target weights", target_weight_bytes(target, config));
+        line(TARGET_WEIGHTS, target_weight_bytes(target, config));
         if let Some(sizes) = drafter {
-            line("drafter weights", drafter_weight_bytes(sizes, config));
+            line(DRAFTER_WEIGHTS, drafter_weight_bytes(sizes, config));
         }
         let attention = target.attention_layers();
         line(
@@ -124,6 +127,13 @@ impl MemoryPlan {
             kv_pages: config.kv_pages,
             slots: config.sequences_max,
         }
+    }
+
+    /// Bytes of the weights.
+    pub fn weight_bytes(&self) -> u64 {
+        let parts = [TARGET_WEIGHTS, DRAFTER_WEIGHTS];
+        let weights = self.lines.iter().filter(|line| parts.contains(&line.part));
+        weights.map(|line| line.bytes).sum()
     }
 
     /// Sum of all parts in bytes.

@@ -31,6 +31,7 @@ impl Backend for Cuda {
     type Buf<T: Element> = Box<[T]>;
     type Act = bf16;
     type Graph = std::convert::Infallible;
+    type Stages = std::convert::Infallible;
 
     fn name(&self) -> String {
         match *self {}
@@ -64,7 +65,22 @@ impl Backend for Cuda {
         match *self {}
     }
 
-    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {
+    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {}
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        match *self {}
+    }
+
+    fn stages(&self) -> Result<Self::Stages, OpsError> {
+        match *self {}
+    }
+
+    fn load(
+        &self,
+        _: &mut Self::Stages,
+        _: &[Piece<'_>],
+        _: &mut Storage<Self>,
+    ) -> Result<(), OpsError> {
         match *self {}
     }
 

@@ -14,6 +14,14 @@ pub enum OpsError {
         /// What the device said.
         reason: String,
     },
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// A file could not be mapped.
     #[error("cannot map {path}: {source}")]
     Map {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use model::CheckpointSource;
 
 use super::*;
-use crate::Device;
+use crate::{Device, LoadFormat};
 
 fn fixture(name: &str) -> CheckpointSource {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -15,6 +15,7 @@ fn spec() -> LoadSpec {
     LoadSpec {
         target: fixture("qwen3_5"),
         drafter: Some(fixture("dflash")),
+        format: LoadFormat::Safetensors,
         device: Device::Cpu,
         dtype: None,
         vocab_used: 90,

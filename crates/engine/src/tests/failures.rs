@@ -130,7 +130,7 @@ fn the_warm_up_records_every_step_that_can_be_uniform() {
             assert_eq!(times, 1, "{count} times {shape:?}");
         }
     }
-    assert_eq!(recorded.len(), 6 + 4, "1, 2, 4, 8, 16, 20; 1, 2, 3, 4");
+    assert_eq!(recorded.len(), 6 + 5, "1, 2, 4, 8, 16, 20; 1 to 5");
     harness.close();
 }
 

@@ -26,6 +26,7 @@ use crate::workspace::Workspace;
 use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
 pub use graphs::AcceptanceLaw;
+pub use load::ModelSources;
 pub use part_times::DeviceTimes;
 use results::ResultBuffers;
 use staging::{Held, HeldBatch};

@@ -46,6 +46,9 @@ impl Pinned {
     }
 }
 
+// SAFETY: owns its memory, which any thread of the process may use; `drop` binds the context itself.
+unsafe impl Send for Pinned {}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
         let context = &self.device.context;

@@ -17,8 +17,9 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let config = checkpoints.engine_config(&args.speculation, &args.context, &args.batch)?;
-    let files = ModelFiles::read(&checkpoints.target, args.template.chat_template.as_deref())?;
+    let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
+    checkpoints.fetch_now()?;
     let output = engine::check(&spec, &config)?;
     let text = match args.json {
         true => format!("{}\n", object(&checkpoints, &files, &output)),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use engine::{EngineError, ModelError, SubmitError};
+use engine::{EngineError, FailureCause, ModelError, SubmitError};
 
 /// Exit codes, as service managers see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +70,18 @@ impl fmt::Display for Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        let exit = match &error {
-            ModelError::Ops(_) => Exit::Device,
-            _ => Exit::ModelFiles,
-        };
-        Failure::new(exit, error.to_string())
+        Failure::new(FailureCause::from(&error).into(), error.to_string())
+    }
+}
+
+impl From<FailureCause> for Exit {
+    fn from(cause: FailureCause) -> Self {
+        match cause {
+            FailureCause::Files => Exit::ModelFiles,
+            FailureCause::Device => Exit::Device,
+            // Starting again may help.
+            FailureCause::Network | FailureCause::Engine => Exit::Runtime,
+        }
     }
 }
 

@@ -38,7 +38,10 @@ fn assert_rounded(values: &[bf16], exact: &[f64], what: &str) {
 /// The bf16 product is the f32 product, rounded.
 #[track_caller]
 fn assert_narrowed(values: &[bf16], sums: &[f32], what: &str) {
-    assert!(values == narrow(sums), "{what}: bf16 and f32 products differ");
+    assert!(
+        values == narrow(sums),
+        "{what}: bf16 and f32 products differ"
+    );
 }
 
 /// Outputs and inputs: the products of the bundled model, then sizes that divide nothing.
