@@ -14,6 +14,7 @@ mod sequence;
 mod settings;
 mod shape;
 mod shared;
+mod start;
 mod state_pool;
 mod stats;
 mod step_loop;
@@ -24,17 +25,19 @@ mod warm_up;
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
-    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, FailureCause, Fetch, LoadSpec,
-    ModelInfo, Phase, Status, check,
+    Algorithm, Budget, Device, EngineConfig, FailureCause, Fetch, LoadSpec, ModelInfo, Phase,
+    Status,
 };
 pub use model::{
     CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError,
     SamplingParams, StepParts, StepTiming, TokenLogprob,
 };
+pub use ops::DeviceMemory;
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
     TokenUpdate,
 };
+pub use start::{CheckOutput, Engine, check};
 pub use stats::{EngineStats, ShapeStats};
 
 #[cfg(test)]

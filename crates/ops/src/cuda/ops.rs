@@ -26,6 +26,9 @@ impl Backend for Cuda {
     type Graph = CudaGraph;
     type Stages = Stages;
 
+    const DTYPE: Dtype = Dtype::Bf16;
+    const OWN_MEMORY: bool = true;
+
     fn name(&self) -> String {
         self.device_name()
     }
@@ -80,6 +83,10 @@ impl Backend for Cuda {
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
         let (free, total) = self.memory_info()?;
         Ok(Some(DeviceMemory { free, total }))
+    }
+
+    fn check_sizes(&self, sizes: &ModelSizes) -> Result<(), OpsError> {
+        self.refuse_sizes(sizes)
     }
 
     fn stages(&self) -> Result<Stages, OpsError> {
