@@ -62,7 +62,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
 
 // ---- bulk tensor copies, two-dimensional; x counts within a row ----
 
-// How long the second-level cache keeps what a copy reads.
+// Cache hints: how long the second-level cache keeps what a copy reads.
 __device__ __forceinline__ uint64_t evict_first() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -76,6 +76,15 @@ __device__ __forceinline__ uint64_t evict_normal() {
 }
 
 __device__ __forceinline__ void copy_tile(uint32_t to, const TensorMap& map, int x, int y,
+                                          uint32_t bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(bar)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_tile(uint32_t to, const TensorMap& map, int x, int y,
                                           uint32_t bar, uint64_t policy) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -84,15 +93,15 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const TensorMap& map, int
         : "memory");
 }
 
-// The same into all BLOCKS blocks of a cluster, at the same addresses.
+// Into all BLOCKS blocks of a cluster, at the same addresses.
 template <int BLOCKS>
 __device__ __forceinline__ void copy_tile_to_cluster(uint32_t to, const TensorMap& map, int x,
-                                                     int y, uint32_t bar, uint64_t policy) {
+                                                     int y, uint32_t bar) {
+    const uint16_t blocks = (1 << BLOCKS) - 1;
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-        "l"(&map), "r"(x), "r"(y), "r"(bar), "h"(static_cast<uint16_t>((1 << BLOCKS) - 1)),
-        "l"(policy)
+        ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(bar), "h"(blocks)
         : "memory");
 }
 

@@ -1,4 +1,4 @@
-// Products of 33 to 512 rows on Hopper.
+// Products of more than 16 rows on Hopper.
 //
 // The weight is the instruction's M side (64 outputs), x its N side, and every sum is one f32
 // accumulator over the columns in steps of 16, ascending: the bits of linear.cu, whatever the row
@@ -18,25 +18,21 @@
 template <class T>
 __device__ void produce(const WideParams& p, const WideRing<T>& ring, const WideShare& share,
                         uint32_t rank) {
-#ifdef HARNESS
-    const uint64_t weight_policy = p.weight_policy, x_policy = p.x_policy;
-#else
-    const uint64_t weight_policy = p.row_tiles == 1 ? evict_first() : evict_normal(),
-                   x_policy = evict_normal();
-#endif
+    // A weight that only one row tile needs is read once a step.
+    const uint64_t policy = p.row_tiles == 1 ? evict_first() : evict_normal();
     auto load_weight = [&](const WidePiece& at, int slot) {
         barrier_expect(ring.full(slot), T::STAGE_BYTES);
         copy_tile(ring.weight(slot), p.weight, 64 * at.begin,
-                  (T::CLUSTER * at.tile + rank) * TILE_OUTPUTS, ring.full(slot), weight_policy);
+                  (T::CLUSTER * at.tile + rank) * T::OUTPUTS, ring.full(slot), policy);
     };
     auto load_x = [&](const WidePiece& at, int slot) {
         const int row = at.row_tile * T::ROWS;
         if (T::CLUSTER == 1) {
-            copy_tile(ring.x(slot), p.x, 64 * at.begin, row, ring.full(slot), x_policy);
+            copy_tile(ring.x(slot), p.x, 64 * at.begin, row, ring.full(slot));
         } else {
             const int part = rank * (T::ROWS / T::CLUSTER);
             copy_tile_to_cluster<T::CLUSTER>(ring.x(slot) + part * CHUNK_BYTES, p.x, 64 * at.begin,
-                                             row + part, ring.full(slot), x_policy);
+                                             row + part, ring.full(slot));
         }
     };
     WideCursor cursor(share), x_cursor(share);
@@ -120,7 +116,7 @@ __device__ void consume(const WideParams& p, const WideRing<T>& ring, const Wide
     for (int number = 0; number < share.pieces; number++) {
         const WidePiece piece = share.piece(number);
         t.row = piece.row_tile * T::ROWS;
-        t.output = (T::CLUSTER * piece.tile + rank) * TILE_OUTPUTS + t.consumer * 64;
+        t.output = (T::CLUSTER * piece.tile + rank) * T::OUTPUTS + t.consumer * 64;
         if (piece.starts_unit) {
 #pragma unroll
             for (int i = 0; i < T::ROWS / 2; i++) sums[i] = 0.0f;
@@ -146,15 +142,15 @@ __device__ __forceinline__ void wide_linear(const WideParams& p) {
         for (int slot = 0; slot < T::STAGES; slot++) {
             barrier_init(ring.full(slot), 1);
             // A lane of every consumer warp of every block.
-            barrier_init(ring.empty(slot), T::CLUSTER * CONSUMER_THREADS / 32);
+            barrier_init(ring.empty(slot), T::CLUSTER * T::CONSUMER_THREADS / 32);
         }
         barrier_init_fence();
     }
     cluster_sync();
     const WideShare share(p, blockIdx.x / T::CLUSTER);
-    if (threadIdx.x < CONSUMER_THREADS) {
+    if (threadIdx.x < T::CONSUMER_THREADS) {
         consume<T>(p, ring, share, cluster_rank());
-    } else if (threadIdx.x == CONSUMER_THREADS) {
+    } else if (threadIdx.x == T::CONSUMER_THREADS) {
         produce<T>(p, ring, share, cluster_rank());
     } else {
         pdl_wait();
@@ -164,27 +160,24 @@ __device__ __forceinline__ void wide_linear(const WideParams& p) {
     cluster_sync();
 }
 
-#define WIDE_LINEAR(name, ROWS, CLUSTER, PENDING)                                            \
-    extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) \
-        name(const __grid_constant__ WideParams p) {                                         \
-        wide_linear<WideTile<ROWS, CLUSTER, PENDING>>(p);                                    \
+#define WIDE_LINEAR(name, ROWS, CONSUMERS, CLUSTER)                       \
+    extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)            \
+        __launch_bounds__(WideTile<ROWS, CONSUMERS, CLUSTER>::THREADS, 1) \
+            name(const __grid_constant__ WideParams p) {                  \
+        wide_linear<WideTile<ROWS, CONSUMERS, CLUSTER>>(p);               \
     }
 
-WIDE_LINEAR(wide_linear_32_1_0, 32, 1, 0)
-WIDE_LINEAR(wide_linear_32_2_0, 32, 2, 0)
-WIDE_LINEAR(wide_linear_48_1_0, 48, 1, 0)
-WIDE_LINEAR(wide_linear_48_2_0, 48, 2, 0)
-WIDE_LINEAR(wide_linear_64_1_0, 64, 1, 0)
-WIDE_LINEAR(wide_linear_64_2_0, 64, 2, 0)
-WIDE_LINEAR(wide_linear_96_1_0, 96, 1, 0)
-WIDE_LINEAR(wide_linear_96_2_0, 96, 2, 0)
-WIDE_LINEAR(wide_linear_96_2_1, 96, 2, 1)
-WIDE_LINEAR(wide_linear_128_1_0, 128, 1, 0)
-WIDE_LINEAR(wide_linear_128_2_0, 128, 2, 0)
-WIDE_LINEAR(wide_linear_128_2_1, 128, 2, 1)
-WIDE_LINEAR(wide_linear_192_1_1, 192, 1, 1)
-WIDE_LINEAR(wide_linear_192_2_0, 192, 2, 0)
-WIDE_LINEAR(wide_linear_192_2_1, 192, 2, 1)
-WIDE_LINEAR(wide_linear_256_1_1, 256, 1, 1)
-WIDE_LINEAR(wide_linear_256_2_0, 256, 2, 0)
-WIDE_LINEAR(wide_linear_256_2_1, 256, 2, 1)
+// Clusters pay where x is a large part of what a block fetches.
+WIDE_LINEAR(wide_linear_32x128, 32, 2, 1)
+WIDE_LINEAR(wide_linear_48x128, 48, 2, 1)
+WIDE_LINEAR(wide_linear_64x128, 64, 2, 1)
+WIDE_LINEAR(wide_linear_96x128, 96, 2, 2)
+WIDE_LINEAR(wide_linear_128x128, 128, 2, 2)
+WIDE_LINEAR(wide_linear_192x128, 192, 2, 2)
+WIDE_LINEAR(wide_linear_256x128, 256, 2, 2)
+// Weights with few rows.
+WIDE_LINEAR(wide_linear_32x64, 32, 1, 1)
+WIDE_LINEAR(wide_linear_48x64, 48, 1, 1)
+WIDE_LINEAR(wide_linear_64x64, 64, 1, 1)
+WIDE_LINEAR(wide_linear_96x64, 96, 1, 1)
+WIDE_LINEAR(wide_linear_128x64, 128, 1, 1)

@@ -14,11 +14,8 @@ enum WideOutput : uint32_t {
 // out[r, o] = sum_k x[r, k] weight[o, k]. The blocks of a cluster work on neighbouring weight tiles
 // and the same rows, and each fetches its part of x for all.
 struct WideParams {
-    TensorMap weight;  // [outputs, columns], tiles of 128 weight rows by 64 columns
-    TensorMap x;       // [rows, columns], tiles of a block's part of a row tile by 64 columns
-#ifdef HARNESS
-    uint64_t weight_policy, x_policy;
-#endif
+    TensorMap weight;      // [outputs, columns], tiles of a block's weight rows by 64 columns
+    TensorMap x;           // [rows, columns], tiles of a block's part of a row tile by 64 columns
     const uint32_t* live;  // rows to store
     void* out;
     float4* carry;       // accumulators handed over: [block][value / 4][consumer thread]
@@ -35,22 +32,21 @@ struct WideParams {
     WideOutput output;
 };
 
-constexpr int CHUNK_BYTES = 128;  // 64 columns of bf16
-constexpr int CONSUMERS = 2;      // warpgroups that multiply
-constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
-constexpr int THREADS = CONSUMER_THREADS + 32;  // a warp that fills the ring
-constexpr int TILE_OUTPUTS = 64 * CONSUMERS;
+constexpr int CHUNK_BYTES = 128;   // 64 columns of bf16
 constexpr int BARRIER_BYTES = 16;  // full and empty
 constexpr int SHARED_BYTES = 227 << 10;
 
-// ROWS rows by 128 outputs a block. PENDING chunks may be multiplying when a consumer gives the one
-// before back.
-template <int ROWS_, int CLUSTER_, int PENDING_>
+// ROWS rows by 64 outputs for each of the CONSUMERS warpgroups that multiply, in clusters of
+// CLUSTER blocks.
+template <int ROWS_, int CONSUMERS_, int CLUSTER_>
 struct WideTile {
     static constexpr int ROWS = ROWS_;
+    static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int CLUSTER = CLUSTER_;
-    static constexpr int PENDING = PENDING_;
-    static constexpr int WEIGHT_BYTES = TILE_OUTPUTS * CHUNK_BYTES;
+    static constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
+    static constexpr int THREADS = CONSUMER_THREADS + 32;  // and a warp that fills the ring
+    static constexpr int OUTPUTS = 64 * CONSUMERS;
+    static constexpr int WEIGHT_BYTES = OUTPUTS * CHUNK_BYTES;
     static constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * CHUNK_BYTES;
     // Rows by 64 outputs that a consumer stages at a time.
     static constexpr int STAGED_ROWS = ROWS % 64 == 0 ? 64 : ROWS % 48 == 0 ? 48 : 32;
@@ -58,6 +54,9 @@ struct WideTile {
     // The ring is aligned to 1,024 bytes.
     static constexpr int RING_BYTES = SHARED_BYTES - 1024 - CONSUMERS * STAGING_BYTES;
     static constexpr int STAGES = RING_BYTES / (STAGE_BYTES + BARRIER_BYTES);
+    // Chunks that may still multiply when a consumer gives the one before them back: few rows wait
+    // for memory, and their chunks go back at once.
+    static constexpr int PENDING = ROWS > 64 ? 1 : 0;
     static_assert(STAGES >= 3 && ROWS % STAGED_ROWS == 0 && STAGE_BYTES % 1024 == 0);
 
     using Sums = float[ROWS / 2];
@@ -75,7 +74,9 @@ struct WideRing {
     __device__ uint32_t staging(int consumer) const {
         return weight(T::STAGES) + consumer * T::STAGING_BYTES;
     }
-    __device__ uint32_t full(int slot) const { return staging(CONSUMERS) + slot * BARRIER_BYTES; }
+    __device__ uint32_t full(int slot) const {
+        return staging(T::CONSUMERS) + slot * BARRIER_BYTES;
+    }
     __device__ uint32_t empty(int slot) const { return full(slot) + BARRIER_BYTES / 2; }
 };
 

@@ -4,6 +4,7 @@
 //! or kernels. One [`StepOutput`] per step crosses to the server: data, not callbacks.
 
 mod auto;
+mod bench;
 mod error;
 mod handle;
 mod kv_pool;
@@ -22,6 +23,7 @@ mod step_runner;
 mod timing_table;
 mod warm_up;
 
+pub use bench::{PrefillTime, StepBench, StepReport, StepTimes, time_steps};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
@@ -29,8 +31,8 @@ pub use load::{
     Status,
 };
 pub use model::{
-    CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError,
-    SamplingParams, StepParts, StepTiming, TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
+    ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{

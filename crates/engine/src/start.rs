@@ -172,11 +172,7 @@ impl Start {
         if self.answer.send(Ok(Arc::clone(&shared))).is_err() {
             return;
         }
-        let sources = ModelSources {
-            drafter: drafter_of(&self.spec, &self.config).cloned(),
-            target: self.spec.target,
-            format: self.spec.format,
-        };
+        let sources = sources(&self.spec, &self.config);
         let (runner, fetch) = (settings.runner.clone(), self.fetch);
         let load = |shared: &Shared| {
             if let Some(fetch) = fetch {
@@ -218,14 +214,23 @@ fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a Check
         .filter(|_| config.algorithm != Algorithm::None)
 }
 
+/// What a runner is loaded from.
+pub(crate) fn sources(spec: &LoadSpec, config: &EngineConfig) -> ModelSources {
+    ModelSources {
+        target: spec.target.clone(),
+        drafter: drafter_of(spec, config).cloned(),
+        format: spec.format,
+    }
+}
+
 /// What the model's files say.
-struct Configurations {
+pub(crate) struct Configurations {
     target: ModelConfig,
     drafter: Option<DrafterConfig>,
 }
 
 impl Configurations {
-    fn read(spec: &LoadSpec, config: &EngineConfig) -> Result<Self, EngineError> {
+    pub(crate) fn read(spec: &LoadSpec, config: &EngineConfig) -> Result<Self, EngineError> {
         let target = ModelConfig::read(&spec.target)?;
         let drafter = drafter_of(spec, config)
             .map(|source| DrafterConfig::read(source, &target))
@@ -233,7 +238,7 @@ impl Configurations {
         Ok(Configurations { target, drafter })
     }
 
-    fn resolve<B: Backend>(
+    pub(crate) fn resolve<B: Backend>(
         &self,
         spec: &LoadSpec,
         config: &EngineConfig,
@@ -244,13 +249,16 @@ impl Configurations {
 }
 
 /// An opened device.
-enum Place {
+pub(crate) enum Place {
     Cpu(Cpu),
     Cuda(Cuda),
 }
 
 impl Place {
-    fn of(spec: &LoadSpec, configurations: &Configurations) -> Result<Self, EngineError> {
+    pub(crate) fn of(
+        spec: &LoadSpec,
+        configurations: &Configurations,
+    ) -> Result<Self, EngineError> {
         match spec.device {
             Device::Cpu => Ok(Place::Cpu(Cpu::default())),
             Device::Cuda(ordinal) => Place::gpu(ordinal, spec, configurations)
@@ -289,7 +297,7 @@ impl ModelInfo {
             .is_none_or(|memory| self.plan.total_bytes() <= memory.free)
     }
 
-    fn check_fit(&self) -> Result<(), EngineError> {
+    pub(crate) fn check_fit(&self) -> Result<(), EngineError> {
         match self.memory.filter(|_| !self.fits()) {
             None => Ok(()),
             Some(memory) => Err(EngineError::Memory {

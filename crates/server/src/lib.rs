@@ -1,5 +1,6 @@
 //! Turns HTTP into requests and token updates into text.
 
+mod acceptance;
 mod answer;
 mod app;
 mod body;

@@ -1,6 +1,6 @@
 //! Opening a GPU.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
+use super::blas::Blas;
 use super::kernel::{LoadedKernels, MODULES};
 use super::memory::Pinned;
 use super::scratch::Scratch;
@@ -37,6 +38,8 @@ pub struct Cuda {
     pub(super) landing: Rc<RefCell<Pinned>>,
     /// Tables of pointers to all layers, made once; see `layers`.
     pub(super) layer_tables: Rc<RefCell<HashMap<Vec<u64>, super::CudaBuf<u64>>>>,
+    /// Opened when first used.
+    blas: Rc<OnceCell<Rc<Blas>>>,
     name: String,
 }
 
@@ -99,6 +102,7 @@ impl Cuda {
             kernels: Rc::default(),
             scratch: Rc::default(),
             layer_tables: Rc::default(),
+            blas: Rc::default(),
             name,
             device,
         };
@@ -120,6 +124,16 @@ impl Cuda {
                 env!("SPINNEY_KERNEL_ARCHS"),
             ))
         })
+    }
+
+    /// cuBLASLt.
+    pub(super) fn blas(&self) -> Result<Rc<Blas>, OpsError> {
+        if let Some(open) = self.blas.get() {
+            return Ok(Rc::clone(open));
+        }
+        self.bind()?;
+        let open = Rc::new(Blas::open()?);
+        Ok(Rc::clone(self.blas.get_or_init(|| open)))
     }
 
     /// Name, compute capability.

@@ -4,8 +4,8 @@
 use super::buf::DevicePtr;
 use super::device::Cuda;
 use super::kernel::{Entry, Grid};
-use super::linear::Product;
 use super::linear::plan::{Limits, Store};
+use super::linear::{self, Product};
 use crate::{LinearAddNorm, OpsError, ScratchNeeds};
 
 /// Parts of K that are summed by themselves: the outputs alone are too few to occupy a GPU. Also in
@@ -37,8 +37,8 @@ struct AddNormParams {
 }
 
 /// Bytes of the slices of the largest forward.
-pub(super) fn scratch_bytes(_: &Cuda, needs: &ScratchNeeds) -> usize {
-    partial_bytes(needs.rows.max(needs.prefill_rows), needs.hidden)
+pub(super) fn scratch_bytes(cuda: &Cuda, needs: &ScratchNeeds) -> usize {
+    partial_bytes(needs.rows.max(needs.prefill_rows), needs.hidden) + linear::scratch_bytes(cuda)
 }
 
 fn partial_bytes(rows: usize, outputs: usize) -> usize {
@@ -64,7 +64,8 @@ pub(super) fn enqueue(
     if rows * outputs == 0 {
         return Ok(());
     }
-    let partials = cuda.scratch(partial_bytes(rows, outputs));
+    let scratch_used = partial_bytes(rows, outputs);
+    let partials = cuda.scratch(scratch_used);
     let product = Product {
         rows: op.rows,
         x: op.x,
@@ -73,6 +74,8 @@ pub(super) fn enqueue(
         store: Store::F32,
         out: partials,
         out_row: outputs,
+        scratch_used,
+        room: (DevicePtr::NULL, 0),
     };
     product.enqueue(cuda, limits)?;
     let params = AddNormParams {

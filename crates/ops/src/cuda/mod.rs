@@ -5,15 +5,22 @@
 
 mod accept_walk;
 mod advance;
+mod blas;
 mod buf;
 mod build_tree;
 mod compact_kv;
+mod conv_tree;
 mod device;
 mod draft_blocks;
 mod embed;
 mod fill;
+mod gated_norm;
+mod gdn_commit;
+mod gdn_scan;
+mod gdn_sizes;
 mod graph;
 mod kernel;
+mod layer_tables;
 mod linear;
 mod linear_add_norm;
 mod linear_swiglu;

@@ -15,11 +15,6 @@ macro_rules! ops {
     };
 }
 
-/// Placeholder of an op whose kernel is on its way.
-fn missing<T>(_: &Cuda, _: T) -> Result<(), OpsError> {
-    Err(OpsError::Device("this op has no kernel yet".into()))
-}
-
 impl Backend for Cuda {
     type Buf<T: Element> = CudaBuf<T>;
     type Act = bf16;
@@ -130,9 +125,9 @@ impl Backend for Cuda {
         linear_add_norm: LinearAddNorm => super::linear_add_norm::linear_add_norm;
         gather_rows: GatherRows => super::rows::gather_rows;
         copy_columns: CopyColumns => super::rows::copy_columns;
-        conv_tree: ConvTree => missing;
-        gdn_scan: GdnScan => missing;
-        gated_norm: GatedNorm => missing;
+        conv_tree: ConvTree => super::conv_tree::conv_tree;
+        gdn_scan: GdnScan => super::gdn_scan::gdn_scan;
+        gated_norm: GatedNorm => super::gated_norm::gated_norm;
         norm_rope: NormRope => super::norm_rope::norm_rope;
         tree_attention: Attention => super::row_attention::tree_attention;
         prefill_attention: Attention => super::row_attention::prefill_attention;
@@ -145,7 +140,7 @@ impl Backend for Cuda {
         simulate_acceptance: SimulateAcceptance => super::simulate_acceptance::simulate_acceptance;
         accept_walk: AcceptWalk => super::accept_walk::accept_walk;
         compact_kv: CompactKv => super::compact_kv::compact_kv;
-        gdn_commit: GdnCommit => missing;
+        gdn_commit: GdnCommit => super::gdn_commit::gdn_commit;
         advance: Advance => super::advance::advance;
         token_logprobs: TokenLogprobs => super::token_logprobs::token_logprobs;
         step_result: StepResult => super::step_result::step_result;

@@ -1,5 +1,6 @@
 //! The command line as typed. Nothing after [`super::run`] looks at a flag twice.
 
+pub mod bench;
 pub mod compatibility;
 pub mod http;
 pub mod limits;
@@ -45,6 +46,9 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Print the prompt of a chat request
     Render(RenderArgs),
+    /// Time the model without a server around it
+    #[command(subcommand)]
+    Bench(Box<bench::BenchCommand>),
 }
 
 /// `spinney serve`.

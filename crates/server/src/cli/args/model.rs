@@ -77,6 +77,11 @@ impl ModelArgs {
         }
     }
 
+    /// Whether weights are random.
+    pub fn is_dummy(&self) -> bool {
+        matches!(self.format(), LoadFormat::Dummy { .. })
+    }
+
     /// The engine's form.
     pub fn format(&self) -> LoadFormat {
         match self.load_format {
