@@ -55,19 +55,27 @@ impl Cuda {
     pub fn open(ordinal: usize) -> Result<Self, OpsError> {
         // SAFETY: only looks for the library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(OpsError::Device(
+            return Err(OpsError::Absent(
                 "no CUDA driver on this machine (libcuda.so.1 was not found); install NVIDIA \
                  driver 580 or later, or use --device cpu"
                     .into(),
             ));
         }
         check_driver()?;
-        let count = CudaContext::device_count().map_err(|error| device_error(&error))?;
-        if ordinal >= count.max(0) as usize {
-            return Err(OpsError::Device(format!(
+        let count = match CudaContext::device_count() {
+            Ok(count) => count.max(0) as usize,
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
+            Err(error) => return Err(device_error(&error)),
+        };
+        if ordinal >= count {
+            let text = format!(
                 "there is no GPU {ordinal}: the driver shows {count}; see `nvidia-smi` and \
-                 CUDA_VISIBLE_DEVICES"
-            )));
+                 CUDA_VISIBLE_DEVICES, or use --device cpu"
+            );
+            return Err(match count {
+                0 => OpsError::Absent(text),
+                _ => OpsError::Device(text),
+            });
         }
         let context = CudaContext::new(ordinal).map_err(|error| device_error(&error))?;
         // SAFETY: one stream does all work on our buffers, so that nothing needs ordering by events.

@@ -25,6 +25,7 @@ mod linear;
 mod linear_add_norm;
 mod linear_swiglu;
 mod memory;
+mod model_sizes;
 mod norm_rope;
 mod ops;
 mod parts;
