@@ -1,6 +1,6 @@
 //! Makes one op correct everywhere and fast on the GPU.
 //!
-//! A [`Backend`] owns memory and runs about two dozen fused ops on pre-allocated buffers. Every op
+//! A [`Backend`] owns memory and runs about thirty fused ops on pre-allocated buffers. Every op
 //! lives in a module of its own: argument struct, shape rules, CPU reference, tests. The crate
 //! knows rows, sequences and slots; it does not know layers or models.
 //!
