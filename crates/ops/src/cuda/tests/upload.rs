@@ -134,7 +134,7 @@ fn upload_rate() {
     let Some(cuda) = gpu() else { return };
     let Some(gib) = std::env::var("SPINNEY_UPLOAD_GIB")
         .ok()
-        .and_then(|text| text.parse().ok())
+        .and_then(|text| text.parse::<usize>().ok())
     else {
         println!("skipped: SPINNEY_UPLOAD_GIB is not set");
         return;
