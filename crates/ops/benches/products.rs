@@ -44,8 +44,15 @@ fn main() -> Result<(), OpsError> {
     let layers = std::env::args().find_map(|argument| argument.parse().ok());
     let mut model = Model::new(&cuda, layers.unwrap_or(LAYERS_DEFAULT))?;
     let copy = copy_rate(&cuda)?;
-    println!("{}, {} layers; copy {copy:.0} GB/s", cuda.name(), model.layers.len());
-    println!("| product | bytes | {} |", ROWS.map(|rows| format!("{rows} rows")).join(" | "));
+    println!(
+        "{}, {} layers; copy {copy:.0} GB/s",
+        cuda.name(),
+        model.layers.len()
+    );
+    println!(
+        "| product | bytes | {} |",
+        ROWS.map(|rows| format!("{rows} rows")).join(" | ")
+    );
     println!("|---|---:|{}", "---:|".repeat(ROWS.len()));
     for product in ALL {
         let (count, bytes) = model.rotation(product);
@@ -133,11 +140,7 @@ fn put<T: ops::Element>(cuda: &Cuda, values: &[T]) -> Result<Buf<T>, OpsError> {
     Ok(buf)
 }
 
-fn fill(
-    cuda: &Cuda,
-    values: FillTarget<'_, Cuda>,
-    deviation: f32,
-) -> Result<(), OpsError> {
+fn fill(cuda: &Cuda, values: FillTarget<'_, Cuda>, deviation: f32) -> Result<(), OpsError> {
     cuda.fill(Fill {
         values,
         law: FillLaw::Normal {
