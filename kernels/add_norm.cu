@@ -46,15 +46,18 @@ __device__ __forceinline__ void add_norm(const AddNormParams& p) {
     const size_t start = static_cast<size_t>(blockIdx.x) * p.dim;
     float4* residual = reinterpret_cast<float4*>(p.residual + start);
     pdl_launch();
-    // Since the last norm more weights went through L2 than it holds: both come from memory.
-    // Fetching them into L2 reads no value, so it may happen before the wait.
-    for (int at = 32 * threadIdx.x; at < p.dim; at += 32 * THREADS) {
-        prefetch(p.residual + start + at);
-        prefetch(p.norm_weight + at);
+    float4 part[VECTORS][SLICES], sum[VECTORS], weight[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = threadIdx.x + i * THREADS;
+        if (4 * at < p.dim) weight[i] = __ldg(reinterpret_cast<const float4*>(p.norm_weight) + at);
     }
+    // Since the last norm more weights went through L2 than it holds, so the residual is in memory.
+    // Fetching it into L2 reads no value and may happen before the wait.
+    const int line = 32 * threadIdx.x;
+    if (line < p.dim) prefetch(p.residual + start + line);
     pdl_wait();
     const uint32_t live = *p.live;
-    float4 part[VECTORS][SLICES], sum[VECTORS], weight[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int at = threadIdx.x + i * THREADS;
@@ -77,7 +80,6 @@ __device__ __forceinline__ void add_norm(const AddNormParams& p) {
         for (int slice = 1; slice < SLICES; slice++) product = add(product, part[i][slice]);
         const float4 s = add(sum[i], product);
         sum[i] = s;
-        weight[i] = __ldg(reinterpret_cast<const float4*>(p.norm_weight) + at);
         residual[at] = s;
         squares += s.x * s.x + s.y * s.y + s.z * s.z + s.w * s.w;
     }
@@ -88,13 +90,14 @@ __device__ __forceinline__ void add_norm(const AddNormParams& p) {
         const int at = threadIdx.x + i * THREADS;
         if (4 * at >= p.dim) continue;
         const float4 s = sum[i], w = weight[i];
-        const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(s.x * scale * w.x, s.y * scale * w.y),
-                                        __floats2bfloat162_rn(s.z * scale * w.z, s.w * scale * w.w)};
+        const __nv_bfloat162 pair[2] = {
+            __floats2bfloat162_rn(s.x * scale * w.x, s.y * scale * w.y),
+            __floats2bfloat162_rn(s.z * scale * w.z, s.w * scale * w.w)};
         normed[at] = *reinterpret_cast<const uint2*>(pair);
     }
 }
 
-// Rows of up to 2,560, 5,120 and 10,240 values.
+// Rows of up to 2,560 and 5,120 values.
 extern "C" __global__ void __launch_bounds__(THREADS) add_norm_1(
     const __grid_constant__ AddNormParams p) {
     add_norm<1>(p);
@@ -102,8 +105,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_norm_1(
 extern "C" __global__ void __launch_bounds__(THREADS) add_norm_2(
     const __grid_constant__ AddNormParams p) {
     add_norm<2>(p);
-}
-extern "C" __global__ void __launch_bounds__(THREADS) add_norm_4(
-    const __grid_constant__ AddNormParams p) {
-    add_norm<4>(p);
 }

@@ -267,4 +267,26 @@ fn unfit_weights_are_refused_by_name() {
         let error = cuda.linear(op).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+    for (outputs, says) in [(6, "multiple of 4 values"), (5136, "at most 5120")] {
+        let weight = Tensor::from_f32(
+            &cuda,
+            crate::Dtype::Bf16,
+            outputs,
+            16,
+            &vec![1.0; outputs * 16],
+        )
+        .unwrap();
+        let op = LinearAddNorm {
+            rows,
+            x: &x,
+            weight: &weight,
+            summation: Summation::Whole,
+            residual: &mut poisoned(&cuda, outputs),
+            norm_weight: &poisoned(&cuda, outputs),
+            eps: EPS,
+            normed: &mut poisoned(&cuda, outputs),
+        };
+        let error = cuda.linear_add_norm(op).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }
