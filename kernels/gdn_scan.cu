@@ -7,6 +7,9 @@
 #include "gdn_plan.cuh"
 #include "gdn_scan.cuh"
 
+// As the launch has it (crates/ops/src/cuda/gdn_scan.rs).
+static_assert(sizeof(Shared) == 65808, "shared memory of a block");
+
 struct GdnScanParams {
     Batch batch;
     Tree tree;
