@@ -33,7 +33,7 @@ static_assert(TOPK_MAX < PLACES && CANDIDATES <= 256, "");
 // down to -inf.
 constexpr uint32_t NO_MASS = 0xff800000u;
 
-struct Node {
+struct alignas(8) Node {
     uint32_t place;  // its candidate, and its parent << 8: 0 = the root, else 1 + place in order
     uint32_t score;
 };
@@ -81,6 +81,7 @@ __device__ __noinline__ int first_of_equals(const BuildShared& s, Open low, Open
     const uint32_t lane = threadIdx.x & 31;
     uint64_t ranks = ~0ull;
     bool is_high = false;
+    __syncwarp();  // other lanes wrote the nodes
     if (low.score == top) ranks = ranks_of(s, low.candidate | lane << 8);
     if (high.score == top) {
         const uint64_t others = ranks_of(s, high.candidate | (lane + 32) << 8);

@@ -1,5 +1,6 @@
 // Values of stand-in weights, made in place (crates/ops/src/fill.rs).
 #include "device.cuh"
+#include "philox.cuh"
 
 constexpr int FILL_THREADS = 256;
 constexpr int FILL_VALUES = 8;  // per thread
@@ -16,58 +17,37 @@ struct FillParams {
     float b;  // standard deviation; upper bound
 };
 
-// Philox 4x32-10 with counter (group, name) and key = seed: the words of values 4 group .. + 4.
-__device__ __forceinline__ void random_words(const FillParams& p, uint64_t group,
-                                             uint32_t (&words)[4]) {
-    uint32_t c0 = (uint32_t)group, c1 = (uint32_t)(group >> 32), c2 = p.name[0], c3 = p.name[1];
-    uint32_t low = p.seed[0], high = p.seed[1];
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-        const uint64_t even = (uint64_t)0xd2511f53u * c0, odd = (uint64_t)0xcd9e8d57u * c2;
-        c0 = (uint32_t)(odd >> 32) ^ c1 ^ low;
-        c1 = (uint32_t)odd;
-        c2 = (uint32_t)(even >> 32) ^ c3 ^ high;
-        c3 = (uint32_t)even;
-        low += 0x9e3779b9u;
-        high += 0xbb67ae85u;
-    }
-    words[0] = c0;
-    words[1] = c1;
-    words[2] = c2;
-    words[3] = c3;
-}
-
-// In [0, 1).
-__device__ __forceinline__ float unit(uint32_t word) {
-    return (float)(word >> 8) * 0x1p-24f;
-}
-
 // Box and Muller: two normal numbers from a radius' and an angle's word.
 __device__ __forceinline__ void normal_pair(uint32_t radius, uint32_t angle, float& first,
                                             float& second) {
     const float length = sqrtf(-2.0f * logf((float)((radius >> 8) + 1) * 0x1p-24f));
     float sine, cosine;
-    sincospif(2.0f * unit(angle), &sine, &cosine);
+    sincospif(2.0f * unit_of(angle), &sine, &cosine);
     first = length * cosine;
     second = length * sine;
 }
 
+// Values first .. first + 4 are made of the words of counter (first / 4, name) under the seed.
 __device__ __forceinline__ void make_values(const FillParams& p, uint64_t first,
                                             float (&values)[FILL_VALUES]) {
 #pragma unroll
     for (int i = 0; i < FILL_VALUES; i += 4) {
+        float(&four)[4] = reinterpret_cast<float(&)[4]>(values[i]);
+        const uint64_t group = (first + i) / 4;
+        const uint4 counter =
+            make_uint4((uint32_t)group, (uint32_t)(group >> 32), p.name[0], p.name[1]);
         if (p.law == CONSTANT) {
-            for (int j = 0; j < 4; ++j) values[i + j] = p.a;
+            for (float& value : four) value = p.a;
             continue;
         }
-        uint32_t words[4];
-        random_words(p, (first + i) / 4, words);
+        const uint4 words = philox_block(counter, p.seed[0], p.seed[1]);
         if (p.law == NORMAL) {
-            normal_pair(words[0], words[1], values[i], values[i + 1]);
-            normal_pair(words[2], words[3], values[i + 2], values[i + 3]);
-            for (int j = 0; j < 4; ++j) values[i + j] = fmaf(values[i + j], p.b, p.a);
+            normal_pair(words.x, words.y, four[0], four[1]);
+            normal_pair(words.z, words.w, four[2], four[3]);
+            for (float& value : four) value = fmaf(value, p.b, p.a);
         } else {
-            for (int j = 0; j < 4; ++j) values[i + j] = logf(fmaf(p.b - p.a, unit(words[j]), p.a));
+            const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+            for (int j = 0; j < 4; ++j) four[j] = logf(fmaf(p.b - p.a, unit_of(word[j]), p.a));
         }
     }
 }

@@ -28,6 +28,8 @@ struct LinearTile {
     // A row is copied in pieces of 16 bytes; the block copies PASS_ROWS rows at a time.
     static constexpr int PIECES = COLUMNS / 8;
     static constexpr int PASS_ROWS = THREADS / PIECES;
+    static __device__ __forceinline__ int piece() { return threadIdx.x % PIECES; }
+    static __device__ __forceinline__ int piece_row() { return threadIdx.x / PIECES; }
 
     using Sums = float[WARP_GROUPS][WARP_ROW_TILES][4];
 };

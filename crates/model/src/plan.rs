@@ -9,6 +9,9 @@ use crate::runner::{bucket, result_bytes};
 use crate::workspace::{LOGITS_SLICE_ROWS, Widths, WorkspaceRows};
 use crate::{DrafterConfig, LayerKind, ModelConfig, RunnerConfig};
 
+const TARGET_WEIGHTS: &str = "target weights";
+const DRAFTER_WEIGHTS: &str = "drafter weights";
+
 /// One line of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanLine {
@@ -86,9 +89,9 @@ impl MemoryPlan {
                 bytes: bytes as u64,
             })
         };
-        line("target weights", target_weight_bytes(target, config));
+        line(TARGET_WEIGHTS, target_weight_bytes(target, config));
         if let Some(sizes) = drafter {
-            line("drafter weights", drafter_weight_bytes(sizes, config));
+            line(DRAFTER_WEIGHTS, drafter_weight_bytes(sizes, config));
         }
         let attention = target.attention_layers();
         line(
@@ -126,6 +129,13 @@ impl MemoryPlan {
         }
     }
 
+    /// Bytes of the weights.
+    pub fn weight_bytes(&self) -> u64 {
+        let parts = [TARGET_WEIGHTS, DRAFTER_WEIGHTS];
+        let weights = self.lines.iter().filter(|line| parts.contains(&line.part));
+        weights.map(|line| line.bytes).sum()
+    }
+
     /// Sum of all parts in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.lines.iter().map(|line| line.bytes).sum()
@@ -137,7 +147,7 @@ fn weight_bytes(matrices: usize, vectors: usize, config: &RunnerConfig) -> usize
     matrices * config.weight_dtype.bytes() + vectors * size_of::<f32>()
 }
 
-fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
+pub(crate) fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
     let (hidden, gdn) = (target.hidden_size, target.gdn);
     let tables = if target.tied_head { 1 } else { 2 };
     let mut matrices = tables * target.vocab_size * hidden;
@@ -161,7 +171,7 @@ fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
     weight_bytes(matrices, vectors, config)
 }
 
-fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
+pub(crate) fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
     let hidden = sizes.hidden_size;
     let heads = 2 * sizes.attention_heads + 2 * sizes.kv_heads;
     let layer = (heads * sizes.head_dim + 3 * sizes.intermediate_size) * hidden;

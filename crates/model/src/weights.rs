@@ -1,76 +1,9 @@
 //! Weights of target and drafter on the device, fused where one product serves several tensors.
 
-use candle_core::Tensor as HostTensor;
-use ops::{Backend, Dtype, Tensor, gate_up_rows};
+use ops::{Backend, Tensor};
 
-use crate::checkpoint::{Checkpoint, flat};
+use crate::loader::{Loader, Part, Vector};
 use crate::{DrafterConfig, LayerKind, ModelConfig, ModelError};
-
-/// Turns host tensors into device weights of one storage type.
-pub(crate) struct Uploader<'a, B: Backend> {
-    pub(crate) backend: &'a B,
-    /// Storage of matrices; `None` = read and drop them, for a check that needs no room.
-    pub(crate) dtype: Option<Dtype>,
-}
-
-impl<B: Backend> Uploader<'_, B> {
-    /// Matrices `[out_i, in]` stacked along their outputs.
-    fn matrix(&self, parts: &[HostTensor]) -> Result<Tensor<B>, ModelError> {
-        self.tensor(parts, |parts| parts.iter().flat_map(flat).collect())
-    }
-
-    /// Gate and up projection, their outputs interleaved as [`ops::LinearSwiglu`] wants them.
-    fn gate_up(&self, gate: HostTensor, up: HostTensor) -> Result<Tensor<B>, ModelError> {
-        let (intermediate, columns) = (gate.dims()[0], gate.dims()[1]);
-        self.tensor(&[gate, up], |parts| {
-            let (gate, up) = (flat(&parts[0]), flat(&parts[1]));
-            let mut values = vec![0.0; 2 * intermediate * columns];
-            for j in 0..intermediate {
-                let (gate_row, up_row) = gate_up_rows(j, intermediate);
-                for (from, to) in [(&gate, gate_row), (&up, up_row)] {
-                    values[to * columns..][..columns]
-                        .copy_from_slice(&from[j * columns..][..columns]);
-                }
-            }
-            values
-        })
-    }
-
-    /// A matrix with the outputs of all parts, in the order of `values`.
-    fn tensor(
-        &self,
-        parts: &[HostTensor],
-        values: impl FnOnce(&[HostTensor]) -> Vec<f32>,
-    ) -> Result<Tensor<B>, ModelError> {
-        let columns = parts[0].dims()[1];
-        let (dtype, rows, values) = match self.dtype {
-            Some(dtype) => {
-                let rows = parts.iter().map(|part| part.dims()[0]).sum();
-                (dtype, rows, values(parts))
-            }
-            None => (Dtype::Bf16, 0, Vec::new()),
-        };
-        Ok(Tensor::from_f32(
-            self.backend,
-            dtype,
-            rows,
-            columns,
-            &values,
-        )?)
-    }
-
-    /// A vector, always f32. `add` is what the checkpoint leaves out of a norm's factor.
-    fn vector(&self, tensor: &HostTensor, add: f32) -> Result<B::Buf<f32>, ModelError> {
-        let values: Vec<f32> = flat(tensor).iter().map(|value| value + add).collect();
-        self.upload(&values)
-    }
-
-    pub(crate) fn upload(&self, values: &[f32]) -> Result<B::Buf<f32>, ModelError> {
-        let mut buf = self.backend.alloc(values.len())?;
-        self.backend.upload(values, &mut buf, 0)?;
-        Ok(buf)
-    }
-}
 
 /// Gate, up and down projections.
 pub(crate) struct Mlp<B: Backend> {
@@ -140,45 +73,45 @@ impl<B: Backend> TargetWeights<B> {
     }
 
     /// Takes every tensor of the target. Its norms store the factor less one.
-    pub(crate) fn load(
-        up: &Uploader<'_, B>,
-        config: &ModelConfig,
-        file: &mut Checkpoint,
-    ) -> Result<Self, ModelError> {
+    pub(crate) fn load(from: &mut Loader<'_, B>, config: &ModelConfig) -> Result<Self, ModelError> {
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
-        let embedding = file.take("model.embed_tokens.weight", &[vocab, hidden])?;
-        let norm = file.take("model.norm.weight", &[hidden])?;
+        let table = |name: &str| (format!("{name}.weight"), vocab, hidden);
+        let (name, rows, columns) = table("model.embed_tokens");
+        let embedding = from.matrix(name, rows, columns)?;
+        let (name, rows, columns) = table("lm_head");
         // A tied checkpoint may still carry a copy of the table.
-        let head = match config.tied_head && !file.has("lm_head.weight") {
+        let head = match config.tied_head && !from.has(&name) {
             true => None,
-            false => Some(up.matrix(&[file.take("lm_head.weight", &[vocab, hidden])?])?),
+            false => Some(from.matrix(name, rows, columns)?),
         };
-        let layers = (0..config.layers.len())
-            .map(|index| target_layer(up, config, file, index))
-            .collect::<Result<_, _>>()?;
         Ok(TargetWeights {
-            embedding: up.matrix(&[embedding])?,
-            layers,
-            norm: up.vector(&norm, 1.0)?,
+            embedding,
             head,
-            frequency: up.upload(&frequencies(config.rope_theta, config.rotary_dim))?,
+            layers: (0..config.layers.len())
+                .map(|index| target_layer(from, config, index))
+                .collect::<Result<_, _>>()?,
+            norm: norm(from, "model.norm", hidden, 1.0)?,
+            frequency: from.upload(&frequencies(config.rope_theta, config.rotary_dim))?,
         })
     }
 }
 
+fn norm<B: Backend>(
+    from: &mut Loader<'_, B>,
+    name: &str,
+    len: usize,
+    add: f32,
+) -> Result<B::Buf<f32>, ModelError> {
+    from.vector(format!("{name}.weight"), &[len], Vector::Norm(add))
+}
+
 fn target_layer<B: Backend>(
-    up: &Uploader<'_, B>,
+    from: &mut Loader<'_, B>,
     config: &ModelConfig,
-    file: &mut Checkpoint,
     index: usize,
 ) -> Result<TargetLayer<B>, ModelError> {
     let prefix = format!("model.layers.{index}");
     let hidden = config.hidden_size;
-    let input_norm = file.take(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
-    let post_norm = file.take(
-        &format!("{prefix}.post_attention_layernorm.weight"),
-        &[hidden],
-    )?;
     let mixer = match config.layers[index] {
         LayerKind::FullAttention => {
             let sizes = AttentionSizes {
@@ -190,18 +123,23 @@ fn target_layer<B: Backend>(
                 head_dim: config.head_dim,
                 norm_add: 1.0,
             };
-            let (weights, _) = attention(up, file, &format!("{prefix}.self_attn"), &sizes)?;
+            let (weights, _) = attention(from, &format!("{prefix}.self_attn"), &sizes)?;
             Mixer::Attention(weights)
         }
         LayerKind::LinearAttention => {
-            Mixer::Gdn(gdn(up, config, file, &format!("{prefix}.linear_attn"))?)
+            Mixer::Gdn(gdn(from, config, &format!("{prefix}.linear_attn"))?)
         }
     };
     Ok(TargetLayer {
-        input_norm: up.vector(&input_norm, 1.0)?,
+        input_norm: norm(from, &format!("{prefix}.input_layernorm"), hidden, 1.0)?,
         mixer,
-        post_norm: up.vector(&post_norm, 1.0)?,
-        mlp: mlp(up, file, &prefix, hidden, config.intermediate_size)?,
+        post_norm: norm(
+            from,
+            &format!("{prefix}.post_attention_layernorm"),
+            hidden,
+            1.0,
+        )?,
+        mlp: mlp(from, &prefix, hidden, config.intermediate_size)?,
     })
 }
 
@@ -217,85 +155,69 @@ struct AttentionSizes {
 
 /// The mixer, and its key and value projections by themselves.
 fn attention<B: Backend>(
-    up: &Uploader<'_, B>,
-    file: &mut Checkpoint,
+    from: &mut Loader<'_, B>,
     prefix: &str,
     sizes: &AttentionSizes,
-) -> Result<(AttentionWeights<B>, [HostTensor; 2]), ModelError> {
+) -> Result<(AttentionWeights<B>, [Part; 2]), ModelError> {
     let (hidden, head_dim) = (sizes.hidden, sizes.head_dim);
     let kv_rows = sizes.kv_heads * head_dim;
-    let query = file.take(
-        &format!("{prefix}.q_proj.weight"),
-        &[sizes.query_rows, hidden],
-    )?;
-    let key = file.take(&format!("{prefix}.k_proj.weight"), &[kv_rows, hidden])?;
-    let value = file.take(&format!("{prefix}.v_proj.weight"), &[kv_rows, hidden])?;
-    let output = file.take(
-        &format!("{prefix}.o_proj.weight"),
-        &[hidden, sizes.heads * head_dim],
-    )?;
-    let query_norm = file.take(&format!("{prefix}.q_norm.weight"), &[head_dim])?;
-    let key_norm = file.take(&format!("{prefix}.k_norm.weight"), &[head_dim])?;
-    let kv = [key, value];
+    let name = |name: &str| format!("{prefix}.{name}.weight");
+    let query = from.take(name("q_proj"), sizes.query_rows, hidden)?;
+    let key = from.take(name("k_proj"), kv_rows, hidden)?;
+    let value = from.take(name("v_proj"), kv_rows, hidden)?;
+    let kv = [key.again(), value.again()];
     let weights = AttentionWeights {
-        mixed: up.matrix(&[&[query][..], &kv].concat())?,
-        output: up.matrix(&[output])?,
-        query_norm: up.vector(&query_norm, sizes.norm_add)?,
-        key_norm: up.vector(&key_norm, sizes.norm_add)?,
+        mixed: from.stacked(&[query, key, value])?,
+        output: from.matrix(name("o_proj"), hidden, sizes.heads * head_dim)?,
+        query_norm: norm(from, &format!("{prefix}.q_norm"), head_dim, sizes.norm_add)?,
+        key_norm: norm(from, &format!("{prefix}.k_norm"), head_dim, sizes.norm_add)?,
     };
     Ok((weights, kv))
 }
 
 fn gdn<B: Backend>(
-    up: &Uploader<'_, B>,
+    from: &mut Loader<'_, B>,
     config: &ModelConfig,
-    file: &mut Checkpoint,
     prefix: &str,
 ) -> Result<GdnWeights<B>, ModelError> {
     let (hidden, shape) = (config.hidden_size, config.gdn);
     let (channels, width, heads) = (shape.channels(), shape.value_width(), shape.value_heads);
-    let mut take = |name: &str, shape: &[usize]| file.take(&format!("{prefix}.{name}"), shape);
-    let qkv = take("in_proj_qkv.weight", &[channels, hidden])?;
-    let z = take("in_proj_z.weight", &[width, hidden])?;
-    let b = take("in_proj_b.weight", &[heads, hidden])?;
-    let a = take("in_proj_a.weight", &[heads, hidden])?;
-    let conv = take("conv1d.weight", &[channels, 1, 4])?;
-    let a_log = take("A_log", &[heads])?;
-    let dt_bias = take("dt_bias", &[heads])?;
-    let norm = take("norm.weight", &[shape.value_dim])?;
-    let output = take("out_proj.weight", &[hidden, width])?;
+    let name = |name: &str| format!("{prefix}.{name}");
+    let mixed = [
+        ("in_proj_qkv.weight", channels),
+        ("in_proj_z.weight", width),
+        ("in_proj_b.weight", heads),
+        ("in_proj_a.weight", heads),
+    ]
+    .into_iter()
+    .map(|(part, rows)| from.take(name(part), rows, hidden))
+    .collect::<Result<Vec<_>, _>>()?;
     Ok(GdnWeights {
-        mixed: up.matrix(&[qkv, z, b, a])?,
-        conv: up.vector(&conv, 0.0)?,
-        a_log: up.vector(&a_log, 0.0)?,
-        dt_bias: up.vector(&dt_bias, 0.0)?,
-        norm: up.vector(&norm, 0.0)?,
-        output: up.matrix(&[output])?,
+        mixed: from.stacked(&mixed)?,
+        conv: from.vector(
+            name("conv1d.weight"),
+            &[channels, 1, 4],
+            Vector::Convolution,
+        )?,
+        a_log: from.vector(name("A_log"), &[heads], Vector::DecayLog)?,
+        dt_bias: from.vector(name("dt_bias"), &[heads], Vector::DecayBias)?,
+        norm: norm(from, &name("norm"), shape.value_dim, 0.0)?,
+        output: from.matrix(name("out_proj.weight"), hidden, width)?,
     })
 }
 
 fn mlp<B: Backend>(
-    up: &Uploader<'_, B>,
-    file: &mut Checkpoint,
+    from: &mut Loader<'_, B>,
     prefix: &str,
     hidden: usize,
     intermediate: usize,
 ) -> Result<Mlp<B>, ModelError> {
-    let gate = file.take(
-        &format!("{prefix}.mlp.gate_proj.weight"),
-        &[intermediate, hidden],
-    )?;
-    let upper = file.take(
-        &format!("{prefix}.mlp.up_proj.weight"),
-        &[intermediate, hidden],
-    )?;
-    let down = file.take(
-        &format!("{prefix}.mlp.down_proj.weight"),
-        &[hidden, intermediate],
-    )?;
+    let name = |name: &str| format!("{prefix}.mlp.{name}.weight");
+    let gate = from.take(name("gate_proj"), intermediate, hidden)?;
+    let up = from.take(name("up_proj"), intermediate, hidden)?;
     Ok(Mlp {
-        gate_up: up.gate_up(gate, upper)?,
-        down: up.matrix(&[down])?,
+        gate_up: from.gate_up(gate, up)?,
+        down: from.matrix(name("down_proj"), hidden, intermediate)?,
     })
 }
 
@@ -325,14 +247,10 @@ pub(crate) struct DrafterWeights<B: Backend> {
 impl<B: Backend> DrafterWeights<B> {
     /// Takes every tensor of the drafter. Its norms store the factor itself.
     pub(crate) fn load(
-        up: &Uploader<'_, B>,
+        from: &mut Loader<'_, B>,
         config: &DrafterConfig,
-        file: &mut Checkpoint,
     ) -> Result<Self, ModelError> {
         let hidden = config.hidden_size;
-        let features = file.take("fc.weight", &[hidden, config.taps.len() * hidden])?;
-        let features_norm = file.take("hidden_norm.weight", &[hidden])?;
-        let norm = file.take("norm.weight", &[hidden])?;
         let sizes = AttentionSizes {
             hidden,
             query_rows: config.attention_heads * config.head_dim,
@@ -344,27 +262,23 @@ impl<B: Backend> DrafterWeights<B> {
         let (mut layers, mut context_kv) = (Vec::new(), Vec::new());
         for index in 0..config.layers.len() {
             let prefix = format!("layers.{index}");
-            let input_norm = file.take(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
-            let post = file.take(
-                &format!("{prefix}.post_attention_layernorm.weight"),
-                &[hidden],
-            )?;
-            let (attention, kv) = attention(up, file, &format!("{prefix}.self_attn"), &sizes)?;
+            let (attention, kv) = attention(from, &format!("{prefix}.self_attn"), &sizes)?;
             context_kv.extend(kv);
+            let mut norm = |name: &str| norm(from, &format!("{prefix}.{name}"), hidden, 0.0);
             layers.push(DrafterLayer {
-                input_norm: up.vector(&input_norm, 0.0)?,
+                input_norm: norm("input_layernorm")?,
                 attention,
-                post_norm: up.vector(&post, 0.0)?,
-                mlp: mlp(up, file, &prefix, hidden, config.intermediate_size)?,
+                post_norm: norm("post_attention_layernorm")?,
+                mlp: mlp(from, &prefix, hidden, config.intermediate_size)?,
             });
         }
         Ok(DrafterWeights {
-            features: up.matrix(&[features])?,
-            features_norm: up.vector(&features_norm, 0.0)?,
-            context_kv: up.matrix(&context_kv)?,
+            features: from.matrix("fc.weight".to_owned(), hidden, config.taps.len() * hidden)?,
+            features_norm: norm(from, "hidden_norm", hidden, 0.0)?,
+            context_kv: from.stacked(&context_kv)?,
             layers,
-            norm: up.vector(&norm, 0.0)?,
-            frequency: up.upload(&frequencies(config.rope_theta, config.head_dim))?,
+            norm: norm(from, "norm", hidden, 0.0)?,
+            frequency: from.upload(&frequencies(config.rope_theta, config.head_dim))?,
         })
     }
 }

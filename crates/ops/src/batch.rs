@@ -31,7 +31,7 @@ pub struct Batch<B: Backend> {
     /// Sequences that ops cover, a host constant like [`Rows::capacity`]: what the tables hold,
     /// unless [`Batch::cover`] says less.
     pub sequences_max: usize,
-    sequences_held: usize,
+    pub(crate) sequences_held: usize,
     /// `[2]`: live rows, live sequences.
     pub live: B::Buf<u32>,
     /// `[rows_max]` sequence of a row, [`crate::NONE`] for padding.

@@ -4,11 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::host_memory::host_memory;
+use crate::pieces::load_cpu;
 use crate::{
     AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
-    DraftAttention, DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan,
-    Linear, LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, ScratchNeeds,
-    SimulateAcceptance, StepResult, TokenLogprobs, TopK, TreeTablesFrom,
+    DeviceMemory, DraftAttention, DraftBlocks, Dtype, Element, Embed, Fill, GatedNorm, GatherRows,
+    GdnCommit, GdnScan, Linear, LinearAddNorm, LinearSwiglu, ModelSizes, NormRope, OpsError, Piece,
+    RmsNorm, Sample, ScratchNeeds, SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK,
+    TreeTablesFrom,
 };
 
 /// Host memory and the calling thread, with the rayon pool for large ops. Clones count together.
@@ -41,6 +44,10 @@ impl Backend for Cpu {
     type Buf<T: Element> = Box<[T]>;
     type Act = f32;
     type Graph = Infallible;
+    type Stages = ();
+
+    const DTYPE: Dtype = Dtype::F32;
+    const OWN_MEMORY: bool = false;
 
     fn name(&self) -> String {
         "cpu".into()
@@ -97,6 +104,41 @@ impl Backend for Cpu {
         self.uploads.fetch_add(1, Ordering::Relaxed);
         buf[offset..offset + len].fill(T::zeroed());
         Ok(())
+    }
+
+    fn wait(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        let from: Box<[u8]> = vec![1; bytes].into();
+        let mut to: Box<[u8]> = self.alloc(bytes)?;
+        to.copy_from_slice(&from);
+        let began = std::time::Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        Ok(2.0 * bytes as f64 / began.elapsed().as_secs_f64())
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        Ok(host_memory())
+    }
+
+    fn check_sizes(&self, _: &ModelSizes) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn stages(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        (): &mut (),
+        pieces: &[Piece<'_>],
+        storage: &mut Storage<Cpu>,
+    ) -> Result<(), OpsError> {
+        load_cpu(pieces, storage)
     }
 
     fn record(

@@ -1,6 +1,6 @@
 //! Makes one op correct everywhere and fast on the GPU.
 //!
-//! A [`Backend`] owns memory and runs about two dozen fused ops on pre-allocated buffers. Every op
+//! A [`Backend`] owns memory and runs about thirty fused ops on pre-allocated buffers. Every op
 //! lives in a module of its own: argument struct, shape rules, CPU reference, tests. The crate
 //! knows rows, sequences and slots; it does not know layers or models.
 //!
@@ -34,6 +34,7 @@ mod fill;
 mod gated_norm;
 mod gdn;
 mod head_attention;
+mod host_memory;
 mod kv;
 mod limits;
 mod linear;
@@ -41,9 +42,11 @@ mod linear_add_norm;
 mod linear_swiglu;
 mod logprobs;
 mod mapped_file;
+mod model_sizes;
 mod norm_rope;
 mod parallel;
 mod philox;
+mod pieces;
 mod product;
 mod rms_norm;
 mod rows;
@@ -63,7 +66,7 @@ mod vector;
 pub use accept_walk::{AcceptWalk, CutReason, Walk};
 pub use advance::Advance;
 pub use attention::Attention;
-pub use backend::{Backend, ScratchNeeds};
+pub use backend::{Backend, DeviceMemory, ScratchNeeds};
 pub use batch::{Batch, Rows};
 pub use commit::{CompactKv, GdnCommit};
 pub use conv_tree::ConvTree;
@@ -85,8 +88,10 @@ pub use linear_add_norm::LinearAddNorm;
 pub use linear_swiglu::{LinearSwiglu, gate_up_rows};
 pub use logprobs::{TokenLogprobs, row_logprobs};
 pub use mapped_file::MappedFile;
+pub use model_sizes::{HeadSizes, ModelSizes};
 pub use norm_rope::{KvTarget, NormRope, QuerySource};
 pub use philox::uniform;
+pub use pieces::{Piece, ReadAt};
 pub use rms_norm::RmsNorm;
 pub use rows::{ContextRows, CopyColumns, GatherRows};
 pub use sample::Sample;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use ops::{Backend, DEPTH_MAX, OpsError};
 
 use super::step::PartClock;
-use super::{Runner, Shape, StepKey};
+use super::{Runner, StepKey};
 use crate::ModelError;
 
 /// Acceptance that is drawn instead of computed; see [`ops::SimulateAcceptance`].
@@ -20,12 +20,6 @@ pub struct AcceptanceLaw {
 }
 
 impl<B: Backend> Runner<B> {
-    /// The keys of steps of 1, 2, ... sequences of one shape: each key once, with the most
-    /// sequences that such a step can have.
-    pub fn uniform_keys(&self, shape: Shape) -> Vec<(usize, StepKey)> {
-        StepKey::uniform(shape, self.config.sequences_max)
-    }
-
     /// Records the ops of a step, so that steps which the key covers are launched as a whole.
     /// `false`: the device has no graphs, or [`super::RunnerConfig::graphs`] is off. Nothing runs
     /// and no state changes. The same key should have been run before: a device may prepare at the

@@ -3,64 +3,73 @@
 use std::rc::Rc;
 
 use ops::{
-    Backend, Batch, ContextRows, DraftPlan, GdnJournal, GdnState, KvLayer, OpsError, Slots,
+    Backend, Batch, ContextRows, DraftPlan, Dtype, GdnJournal, GdnState, KvLayer, OpsError, Slots,
     TreeTables, Walk,
 };
 
 use super::results::ResultBuffers;
 use super::staging::{Held, HeldBatch};
 use super::{Drafts, Forward, Runner, RunnerConfig, Selected};
+use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
+use crate::loader::{Loader, Origin};
 use crate::plan::{RunnerRows, scratch_needs};
 use crate::target::Target;
-use crate::weights::{DrafterWeights, TargetWeights, Uploader};
+use crate::weights::{DrafterWeights, TargetWeights};
 use crate::workspace::{Widths, Workspace};
-use crate::{CheckpointSource, DrafterConfig, LoadProgress, MemoryPlan, ModelConfig, ModelError};
+use crate::{
+    CheckpointSource, DrafterConfig, LoadFormat, LoadProgress, MemoryPlan, ModelConfig, ModelError,
+};
+
+/// What a runner is made of.
+#[derive(Clone, Debug)]
+pub struct ModelSources {
+    /// The target.
+    pub target: CheckpointSource,
+    /// The drafter.
+    pub drafter: Option<CheckpointSource>,
+    /// Where their weights come from.
+    pub format: LoadFormat,
+}
 
 impl<B: Backend> Runner<B> {
-    /// Loads target and drafter and allocates everything.
+    /// Loads target and drafter and allocates everything. What is wrong with a checkpoint is found
+    /// before the first tensor is loaded.
     pub fn load(
         backend: B,
-        target: &CheckpointSource,
-        drafter: Option<&CheckpointSource>,
+        sources: &ModelSources,
         config: RunnerConfig,
         progress: &LoadProgress,
     ) -> Result<Self, ModelError> {
         config.assert_valid();
-        let target_config = ModelConfig::read(target)?;
-        let drafter_config = drafter
-            .map(|source| DrafterConfig::read(source, &target_config))
-            .transpose()?;
-        let mut target_file = Checkpoint::open(target, target_naming, false, progress)?;
-        let mut drafter_file = drafter
-            .map(|source| Checkpoint::open(source, drafter_naming, false, progress))
-            .transpose()?;
-        let up = Uploader {
-            backend: &backend,
-            dtype: Some(config.weight_dtype),
+        let target = ModelConfig::read(&sources.target)?;
+        let drafter = match &sources.drafter {
+            Some(source) => Some(DrafterConfig::read(source, &target)?),
+            None => None,
         };
-        let target_weights = TargetWeights::load(&up, &target_config, &mut target_file)?;
-        target_file.finish()?;
-        let mut drafter_weights = None;
-        if let (Some(sizes), Some(mut file)) = (&drafter_config, drafter_file.take()) {
-            drafter_weights = Some(DrafterWeights::load(&up, sizes, &mut file)?);
-            file.finish()?;
-        }
-        let plan = MemoryPlan::of(&backend, &target_config, drafter_config.as_ref(), &config);
-        backend.reserve(&scratch_needs(
-            &target_config,
-            drafter_config.as_ref(),
-            &config,
-        ))?;
+        let plan = MemoryPlan::of(&backend, &target, drafter.as_ref(), &config);
+        let dtype = config.weight_dtype;
+        let (target_weights, drafter_weights) = match sources.format {
+            LoadFormat::Safetensors => {
+                let files = Files::open(sources, &target, drafter.as_ref())?;
+                progress.expect(files.bytes());
+                files.load(&backend, &target, drafter.as_ref(), dtype, progress)?
+            }
+            LoadFormat::Dummy { seed } => {
+                progress.expect(plan.weight_bytes());
+                dummies(&backend, &target, drafter.as_ref(), dtype, seed, progress)?
+            }
+        };
+        backend.reserve(&scratch_needs(&target, drafter.as_ref(), &config))?;
         let target = Target {
-            taps: drafter_config
+            taps: drafter
                 .as_ref()
                 .map_or(Vec::new(), |sizes| sizes.taps.clone()),
-            config: target_config,
+            config: target,
             weights: target_weights,
         };
-        let drafter = drafter_config.zip(drafter_weights);
+        let drafter = drafter.zip(drafter_weights);
         Self::allocate(backend, target, drafter, config, plan)
     }
 
@@ -127,6 +136,99 @@ impl<B: Backend> Runner<B> {
             backend: Rc::new(backend),
         })
     }
+}
+
+/// The opened checkpoints of a pair.
+struct Files {
+    target: Checkpoint,
+    drafter: Option<Checkpoint>,
+}
+
+impl Files {
+    /// Reads all headers and checks them.
+    fn open(
+        sources: &ModelSources,
+        target: &ModelConfig,
+        drafter: Option<&DrafterConfig>,
+    ) -> Result<Self, ModelError> {
+        let target_file = Checkpoint::open(&sources.target, target_naming, false)?;
+        check_target(target_file.clone(), target)?;
+        let mut drafter_file = None;
+        if let (Some(source), Some(sizes)) = (&sources.drafter, drafter) {
+            let file = Checkpoint::open(source, drafter_naming, false)?;
+            check_drafter(file.clone(), sizes)?;
+            drafter_file = Some(file);
+        }
+        Ok(Files {
+            target: target_file,
+            drafter: drafter_file,
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.target.bytes() + self.drafter.as_ref().map_or(0, Checkpoint::bytes)
+    }
+
+    fn load<B: Backend>(
+        self,
+        backend: &B,
+        target: &ModelConfig,
+        drafter: Option<&DrafterConfig>,
+        dtype: Dtype,
+        progress: &LoadProgress,
+    ) -> Result<Weights<B>, ModelError> {
+        let mut stages = backend.stages()?;
+        let mut from = Loader {
+            backend,
+            origin: Origin::File {
+                checkpoint: self.target,
+                stages: &mut stages,
+            },
+            dtype,
+            progress,
+        };
+        let target = TargetWeights::load(&mut from, target)?;
+        from.finish()?;
+        let (Some(checkpoint), Some(sizes)) = (self.drafter, drafter) else {
+            return Ok((target, None));
+        };
+        let mut from = Loader {
+            backend,
+            origin: Origin::File {
+                checkpoint,
+                stages: &mut stages,
+            },
+            dtype,
+            progress,
+        };
+        let drafter = DrafterWeights::load(&mut from, sizes)?;
+        from.finish()?;
+        Ok((target, Some(drafter)))
+    }
+}
+
+type Weights<B> = (TargetWeights<B>, Option<DrafterWeights<B>>);
+
+/// Random weights of a pair's sizes.
+fn dummies<B: Backend>(
+    backend: &B,
+    target: &ModelConfig,
+    drafter: Option<&DrafterConfig>,
+    dtype: Dtype,
+    seed: u64,
+    progress: &LoadProgress,
+) -> Result<Weights<B>, ModelError> {
+    let mut from = Loader {
+        backend,
+        origin: Origin::Dummy { seed },
+        dtype,
+        progress,
+    };
+    let target = TargetWeights::load(&mut from, target)?;
+    let drafter = drafter
+        .map(|sizes| DrafterWeights::load(&mut from, sizes))
+        .transpose()?;
+    Ok((target, drafter))
 }
 
 impl<B: Backend> Forward<B> {

@@ -2,6 +2,7 @@
 
 mod graphs;
 mod load;
+mod part_times;
 mod prefill;
 mod results;
 mod staging;
@@ -25,6 +26,8 @@ use crate::workspace::Workspace;
 use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
 pub use graphs::AcceptanceLaw;
+pub use load::ModelSources;
+pub use part_times::DeviceTimes;
 use results::ResultBuffers;
 use staging::{Held, HeldBatch};
 pub use step_key::StepKey;

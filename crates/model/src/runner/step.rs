@@ -64,12 +64,6 @@ impl<B: Backend> Runner<B> {
         Ok(StepOutput { sequences, timing })
     }
 
-    /// The key of a step.
-    pub fn key(&self, sequences: &[SequenceStep]) -> StepKey {
-        let shapes = sequences.iter().map(|sequence| sequence.shape);
-        StepKey::of(shapes, self.config.sequences_max)
-    }
-
     /// Brings segments, blocks and draft plan up to date.
     pub(super) fn stage_step(&mut self, sequences: &[SequenceStep]) -> Result<StepKey, OpsError> {
         let block_size = self.block_size();
@@ -98,7 +92,8 @@ impl<B: Backend> Runner<B> {
         let plan = &mut drafts.plan;
         drafts.held_block.write(backend, &block, &mut plan.block)?;
         drafts.held_chain.write(backend, &chain, &mut plan.chain)?;
-        Ok(self.key(sequences))
+        let shapes = sequences.iter().map(|sequence| sequence.shape);
+        Ok(StepKey::of(shapes, self.config.sequences_max))
     }
 
     /// Enqueues all ops of a step.
@@ -177,7 +172,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Fills the verify segments and derives their tables.
-    fn build(&mut self, key: StepKey) -> Result<(), OpsError> {
+    pub(super) fn build(&mut self, key: StepKey) -> Result<(), OpsError> {
         let block_size = self.block_size();
         let (forward, drafts) = (&mut self.verify, &self.drafts);
         forward.batch.cover(key.sequences);
@@ -221,7 +216,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Keeps the accepted path: keys and values, recurrent state, the drafter's context.
-    fn commit(&mut self, key: StepKey) -> Result<(), OpsError> {
+    pub(super) fn commit(&mut self, key: StepKey) -> Result<(), OpsError> {
         let verify = &self.verify;
         self.backend.compact_kv(CompactKv {
             batch: &verify.batch,

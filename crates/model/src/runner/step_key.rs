@@ -24,7 +24,7 @@ impl StepKey {
     ///
     /// # Panics
     /// If the shapes have more rows than the largest bucket.
-    pub(super) fn of(shapes: impl Iterator<Item = Shape>, sequences_max: usize) -> Self {
+    pub fn of(shapes: impl Iterator<Item = Shape>, sequences_max: usize) -> Self {
         let mut exact = StepKey {
             rows: 0,
             blocks: 0,
@@ -50,7 +50,7 @@ impl StepKey {
 
     /// The keys of steps of 1, 2, ... `sequences_max` sequences of one shape, as far as a step
     /// holds them: each key once, with the largest such step.
-    pub(super) fn uniform(shape: Shape, sequences_max: usize) -> Vec<(usize, StepKey)> {
+    pub fn uniform(shape: Shape, sequences_max: usize) -> Vec<(usize, StepKey)> {
         let largest = ROW_BUCKETS[ROW_BUCKETS.len() - 1];
         let mut keys: Vec<(usize, StepKey)> = Vec::new();
         for count in 1..=sequences_max.min(largest / shape.rows()) {

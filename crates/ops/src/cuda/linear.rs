@@ -7,7 +7,10 @@ use super::buf::{CudaBuf, DevicePtr};
 use super::device::Cuda;
 use crate::{Linear, LinearOut, OpsError, Rows, Storage, Tensor};
 
+mod large;
 pub(super) mod plan;
+mod wide;
+mod wide_plan;
 
 /// `struct LinearParams`.
 #[derive(Clone, Copy)]
@@ -37,6 +40,10 @@ pub(super) struct Product<'a> {
     pub(super) out: DevicePtr,
     /// Values per row of `out`.
     pub(super) out_row: usize,
+    /// Bytes of scratch that the caller uses itself; what lies behind is the product's.
+    pub(super) scratch_used: usize,
+    /// Memory for `[rows, weight.rows]` bf16 values that [`Store::Swiglu`] may use, and its bytes.
+    pub(super) room: (DevicePtr, usize),
 }
 
 impl Product<'_> {
@@ -58,9 +65,15 @@ impl Product<'_> {
                  {columns}"
             )));
         }
+        let weight = weight.range(0, outputs * columns);
+        if wide::serves(rows, columns, limits) {
+            return wide::enqueue(cuda, self, weight, limits);
+        }
+        if rows >= large::ROWS_MIN {
+            return large::enqueue(cuda, self, weight);
+        }
         let shape = Shape {
             outputs,
-            columns,
             slices: self.slices,
             store: self.store,
         };
@@ -70,7 +83,7 @@ impl Product<'_> {
             division,
         } = plan(rows, &shape, limits);
         let params = LinearParams {
-            weight: weight.range(0, outputs * columns),
+            weight,
             x: self.x.range(0, rows * columns),
             out: self.out,
             live: self.rows.live.ptr(),
@@ -89,6 +102,28 @@ impl Product<'_> {
 
 /// K of one matrix instruction.
 const COLUMNS_STEP: usize = 16;
+
+/// Columns that a slice of K consists of, as in `kernels/linear_params.cuh`.
+const SLICE_STEP: usize = 128;
+
+/// Where slice `slice - 1` of `slices` slices of K ends and `slice` begins. It depends on K and
+/// their number only, and so do a product's bits.
+fn slice_end(columns: usize, slice: usize, slices: usize) -> usize {
+    let steps = columns.div_ceil(SLICE_STEP);
+    columns.min(SLICE_STEP * (steps * slice / slices))
+}
+
+/// Bytes that a product needs behind [`Product::scratch_used`].
+pub(super) fn scratch_bytes(cuda: &Cuda) -> usize {
+    let carry = match Limits::warpgroups(cuda) {
+        true => wide_plan::carry_bytes(cuda.multiprocessors()),
+        false => 0,
+    };
+    carry.max(super::blas::WORKSPACE_BYTES) + SCRATCH_ALIGNMENT
+}
+
+/// Of the part of the scratch that is the product's, in bytes.
+const SCRATCH_ALIGNMENT: usize = 256;
 
 pub(super) fn linear(cuda: &Cuda, op: Linear<'_, Cuda>) -> Result<(), OpsError> {
     let (rows, outputs) = (op.rows.capacity, op.weight.rows);
@@ -110,6 +145,8 @@ pub(super) fn linear(cuda: &Cuda, op: Linear<'_, Cuda>) -> Result<(), OpsError> 
         store,
         out,
         out_row: op.out_stride,
+        scratch_used: 0,
+        room: (DevicePtr::NULL, 0),
     };
     product.enqueue(cuda, &Limits::of(cuda)?)
 }

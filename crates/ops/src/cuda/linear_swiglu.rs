@@ -1,5 +1,7 @@
 //! Gate and up projections whose activation is taken from the sums.
 
+use half::bf16;
+
 use super::device::Cuda;
 use super::linear::Product;
 use super::linear::plan::{Limits, Store};
@@ -16,7 +18,7 @@ pub(super) fn linear_swiglu(cuda: &Cuda, op: LinearSwiglu<'_, Cuda>) -> Result<(
             outputs / 2
         )));
     }
-    let intermediate = outputs / 2;
+    let (intermediate, values) = (outputs / 2, op.rows.capacity * outputs);
     let product = Product {
         rows: op.rows,
         x: op.x,
@@ -25,6 +27,8 @@ pub(super) fn linear_swiglu(cuda: &Cuda, op: LinearSwiglu<'_, Cuda>) -> Result<(
         store: Store::Swiglu,
         out: op.out.range(0, op.rows.capacity * intermediate),
         out_row: intermediate,
+        scratch_used: 0,
+        room: (op.gate_up.range(0, values), values * size_of::<bf16>()),
     };
     product.enqueue(cuda, &Limits::of(cuda)?)
 }

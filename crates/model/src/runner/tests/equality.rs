@@ -262,14 +262,19 @@ fn every_shape_emits_the_same_tokens_in_bf16() {
 /// The plan that is printed is what is allocated, to the byte.
 #[test]
 fn plan_equals_allocation() {
-    for drafter in [true, false] {
+    for (drafter, format) in [
+        (true, LoadFormat::Safetensors),
+        (false, LoadFormat::Safetensors),
+        (true, LoadFormat::Dummy { seed: 0 }),
+    ] {
         let progress = LoadProgress::default();
-        let source = drafter.then(|| fixture("dflash"));
         let backend = Cpu::default();
         let runner = Runner::load(
             backend.clone(),
-            &fixture("qwen3_5"),
-            source.as_ref(),
+            &ModelSources {
+                format,
+                ..sources(drafter)
+            },
             RunnerConfig {
                 weight_dtype: Dtype::Bf16,
                 ..config()
@@ -280,7 +285,7 @@ fn plan_equals_allocation() {
         assert_eq!(
             runner.plan().total_bytes(),
             ops::Backend::allocated_bytes(&backend),
-            "drafter: {drafter}; {:#?}",
+            "drafter: {drafter}, {format:?}; {:#?}",
             runner.plan()
         );
     }

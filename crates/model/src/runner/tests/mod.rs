@@ -1,5 +1,6 @@
 //! Forward passes and steps against golden logits and against each other, bit by bit.
 
+mod dummy;
 mod equality;
 mod golden;
 mod steps;
@@ -11,9 +12,10 @@ use ops::{Cpu, Dtype, SamplingParams};
 use safetensors::SafeTensors;
 
 use super::{
-    Chunk, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey,
+    Chunk, ModelSources, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape,
+    StepKey,
 };
-use crate::{CheckpointSource, LoadProgress};
+use crate::{CheckpointSource, LoadFormat, LoadProgress};
 
 pub(super) fn fixture(name: &str) -> CheckpointSource {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -67,11 +69,19 @@ pub(super) fn config() -> RunnerConfig {
     config
 }
 
+/// The fixtures, with their drafter or without.
+pub(super) fn sources(drafter: bool) -> ModelSources {
+    ModelSources {
+        target: fixture("qwen3_5"),
+        drafter: drafter.then(|| fixture("dflash")),
+        format: LoadFormat::Safetensors,
+    }
+}
+
 /// The random pair of the fixtures.
 pub(super) fn runner(config: RunnerConfig) -> Runner<Cpu> {
     let progress = LoadProgress::default();
-    let (target, drafter) = (fixture("qwen3_5"), fixture("dflash"));
-    Runner::load(Cpu::default(), &target, Some(&drafter), config, &progress).expect("fixtures load")
+    Runner::load(Cpu::default(), &sources(true), config, &progress).expect("fixtures load")
 }
 
 /// Starts a sequence in `slot` that nothing ends before `tokens_max`.

@@ -53,7 +53,7 @@ fn a_larger_key_gives_the_same_result() {
         vec![Shape::Tree(1)],
     ];
     let (mut exact, mut large) = (started(config(), true), started(config(), true));
-    let key = large.key(&steps(&[Shape::Tree(63); 3]));
+    let key = StepKey::of([Shape::Tree(63); 3].into_iter(), 3);
     for round in 0..12 {
         let steps = steps(&mixes[round % mixes.len()]);
         let expected = exact.step(&steps).expect("the step runs").sequences;
@@ -65,7 +65,7 @@ fn a_larger_key_gives_the_same_result() {
     }
     let plain = steps(&[Shape::Plain; 2]);
     let expected = exact.step(&plain).expect("the step runs").sequences;
-    let key = large.key(&steps(&[Shape::Plain; 3]));
+    let key = StepKey::of([Shape::Plain; 3].into_iter(), 3);
     assert_eq!(step_with(&mut large, key, &plain), expected);
 }
 
@@ -100,11 +100,11 @@ fn a_step_like_the_last_uploads_nothing_and_reads_once() {
 fn every_uniform_step_has_a_key_that_the_buffers_hold() {
     let mut runner = started(config(), false);
     for shape in [Shape::Plain, Shape::Chain(7), Shape::Tree(63)] {
-        let keys = runner.uniform_keys(shape);
+        let keys = StepKey::uniform(shape, runner.config.sequences_max);
         assert_eq!(keys.last().map(|key| key.0), Some(3));
         for (count, key) in keys {
             let steps = steps(&vec![shape; count]);
-            assert_eq!(runner.key(&steps), key);
+            assert_eq!(runner.stage_step(&steps).expect("tables fit"), key);
             step_with(&mut runner, key, &steps);
             let graphs = runner.record(key).expect("nothing runs");
             assert!(!graphs, "the CPU has no graphs");

@@ -26,8 +26,6 @@ pub(in crate::cuda) enum Store {
 pub(in crate::cuda) struct Shape {
     /// Rows of the weight.
     pub(in crate::cuda) outputs: usize,
-    /// Columns of the weight.
-    pub(in crate::cuda) columns: usize,
     /// Parts of K that are summed by themselves; more than one only for [`Store::F32`].
     pub(in crate::cuda) slices: usize,
     /// What becomes of the sums.
@@ -41,15 +39,22 @@ pub(in crate::cuda) struct Limits {
     pub(in crate::cuda) multiprocessors: u32,
     /// Shared memory of one of them in bytes.
     pub(in crate::cuda) shared_bytes: u32,
+    /// Whether warpgroups multiply (sm_90a).
+    pub(in crate::cuda) warpgroups: bool,
 }
 
 impl Limits {
+    pub(in crate::cuda) fn warpgroups(cuda: &Cuda) -> bool {
+        cuda.compute() == (9, 0)
+    }
+
     pub(in crate::cuda) fn of(cuda: &Cuda) -> Result<Self, OpsError> {
         let shared = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
         let shared_bytes = cuda.device.context.attribute(shared);
         Ok(Limits {
             multiprocessors: cuda.multiprocessors(),
             shared_bytes: shared_bytes.map_err(|error| device_error(&error))? as u32,
+            warpgroups: Self::warpgroups(cuda),
         })
     }
 
@@ -219,18 +224,22 @@ mod tests {
         Limits {
             multiprocessors: 132,
             shared_bytes: 228 << 10,
+            warpgroups: false,
         },
         Limits {
             multiprocessors: 188,
             shared_bytes: 100 << 10,
+            warpgroups: false,
         },
         Limits {
             multiprocessors: 108,
             shared_bytes: 164 << 10,
+            warpgroups: false,
         },
         Limits {
             multiprocessors: 24,
             shared_bytes: 100 << 10,
+            warpgroups: false,
         },
     ];
 
@@ -240,7 +249,6 @@ mod tests {
             for (slices, store) in [(1, Store::Bf16), (1, Store::F32), (4, Store::F32)] {
                 shapes.push(Shape {
                     outputs,
-                    columns: 5120,
                     slices,
                     store,
                 });

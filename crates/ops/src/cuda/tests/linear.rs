@@ -11,6 +11,7 @@ use crate::{Backend, Cuda, LinearAddNorm, Rows, ScratchNeeds, Storage, Summation
 
 mod agreement;
 mod bits;
+mod many_rows;
 
 const EPS: f32 = 1e-6;
 
@@ -117,9 +118,10 @@ impl<'a> Problem<'a> {
             capacity,
             live: &live_table,
         };
-        let mut x = poisoned::<bf16>(cuda, capacity * self.columns);
+        let mut x = put(cuda, &vec![bf16::NAN; capacity * self.columns]);
         cuda.upload(&self.x[..live * self.columns], &mut x, 0)
             .unwrap();
+        let room = poisoned::<bf16>(cuda, capacity * self.outputs);
         let product = |store, out, out_row| {
             let product = Product {
                 rows,
@@ -129,6 +131,8 @@ impl<'a> Problem<'a> {
                 store,
                 out,
                 out_row,
+                scratch_used: 0,
+                room: (room.ptr(), 2 * room.len()),
             };
             product.enqueue(cuda, limits).unwrap();
         };

@@ -19,6 +19,7 @@ mod table_times;
 mod token_logprobs;
 mod topk;
 mod tree_tables;
+mod upload;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
 /// `REQUIRE_GPU=1` a missing GPU is a failure.

@@ -5,9 +5,44 @@ use super::*;
 use crate::testing::{assert_close, below, live, rng};
 use crate::{Cpu, Linear, LinearOut, LinearSwiglu};
 
-/// Rounding to bf16 alone gives about 1.3e-6 to 2.9e-6.
-const BF16_BOUND: f64 = 5e-6;
-const F32_BOUND: f64 = 1e-10;
+/// Rounding to bf16 gives 2.8e-6 on average over many values.
+pub(super) const BF16_BOUND: f64 = 5e-6;
+/// Values from which on that average can be relied on.
+const MANY: usize = 500;
+
+/// Normalised squared error of f32 sums over K. Tensor cores cut a sum's low bits off at every step
+/// of 16 columns, always towards zero, so the error grows with K^2: 4e-11 at 5,120 columns, 9e-10 at
+/// 25,600 (a relative 3e-5, a hundredth of what rounding to bf16 costs).
+pub(super) fn f32_bound(columns: usize) -> f64 {
+    match columns {
+        0..=8192 => 1e-10,
+        _ => 1e-9,
+    }
+}
+
+/// Every value is off by one rounding to bf16 at most, a relative 2^-8, and many by less on average.
+#[track_caller]
+fn assert_rounded(values: &[bf16], exact: &[f64], what: &str) {
+    for (value, exact) in values.iter().zip(exact) {
+        let error = (f64::from(*value) - exact).abs();
+        assert!(
+            error <= exact.abs() / 250.0 + 1e-5,
+            "{what}: {value} for {exact}"
+        );
+    }
+    if values.len() >= MANY {
+        assert_close(&wide(values), exact, BF16_BOUND, what);
+    }
+}
+
+/// The bf16 product is the f32 product, rounded.
+#[track_caller]
+fn assert_narrowed(values: &[bf16], sums: &[f32], what: &str) {
+    assert!(
+        values == narrow(sums),
+        "{what}: bf16 and f32 products differ"
+    );
+}
 
 /// Outputs and inputs: the products of the bundled model, then sizes that divide nothing.
 const SMALL: [(usize, usize); 15] = [
@@ -85,9 +120,9 @@ fn compare(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
     cpu.linear(op).unwrap();
     let stride = outputs + PAD;
     let act = only_live(&written.act, rows, outputs, stride, what);
-    assert_close(&wide(&act), &double(&out), BF16_BOUND, what);
     let f32 = only_live(&written.f32, rows, outputs, stride, what);
-    assert_close(&f32, &double(&out), F32_BOUND, what);
+    assert_close(&f32, &double(&out), f32_bound(columns), what);
+    assert_narrowed(&act, &f32, what);
     if problem.gated() {
         let intermediate = outputs / 2;
         let mut gated: Box<[f32]> = vec![f32::NAN; rows * intermediate].into();
@@ -100,7 +135,7 @@ fn compare(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
         };
         cpu.linear_swiglu(op).unwrap();
         let swiglu = only_live(&written.swiglu, rows, intermediate, intermediate, what);
-        assert_close(&wide(&swiglu), &double(&gated), BF16_BOUND, what);
+        assert_rounded(&swiglu, &double(&gated), what);
     }
     if problem.normed() {
         let mut residual: Box<[f32]> = problem.residual[..rows * outputs].into();
@@ -117,9 +152,9 @@ fn compare(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
         };
         cpu.linear_add_norm(op).unwrap();
         let got = only_live(&written.residual, rows, outputs, outputs, what);
-        assert_close(&got, &double(&residual), F32_BOUND, what);
+        assert_close(&got, &double(&residual), f32_bound(columns), what);
         let got = only_live(&written.normed, rows, outputs, outputs, what);
-        assert_close(&wide(&got), &double(&normed), BF16_BOUND, what);
+        assert_rounded(&got, &double(&normed), what);
     }
 }
 
@@ -175,8 +210,8 @@ fn sample(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
             .map(|&(r, o)| values[r * outputs + o])
             .collect()
     };
-    assert_close(&of(&wide(&act)), &exact, BF16_BOUND, what);
-    assert_close(&of(&f32), &exact, F32_BOUND, what);
+    assert_close(&of(&f32), &exact, f32_bound(problem.columns), what);
+    assert_narrowed(&act, &f32, what);
     if problem.gated() {
         let intermediate = outputs / 2;
         let swiglu = only_live(&written.swiglu, rows, intermediate, intermediate, what);
@@ -185,16 +220,16 @@ fn sample(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
             let (row, j) = (below(&mut rng, rows), below(&mut rng, intermediate));
             let (gate, up) = crate::gate_up_rows(j, intermediate);
             let gate = problem.exact(row, gate);
-            got.push(swiglu[row * intermediate + j].to_f32());
+            got.push(swiglu[row * intermediate + j]);
             exact.push(gate / (1.0 + (-gate).exp()) * problem.exact(row, up));
         }
-        assert_close(&got, &exact, BF16_BOUND, what);
+        assert_rounded(&got, &exact, what);
     }
     if problem.normed() {
         let sums: Vec<f64> = (picks.iter().zip(&exact))
             .map(|(&(r, o), exact)| f64::from(problem.residual[r * outputs + o]) + exact)
             .collect();
-        assert_close(&of(&residual), &sums, F32_BOUND, what);
+        assert_close(&of(&residual), &sums, f32_bound(problem.columns), what);
         let normed = only_live(&written.normed, rows, outputs, outputs, what);
         let mut exact = Vec::with_capacity(rows * outputs);
         for row in residual.chunks(outputs) {
@@ -203,7 +238,7 @@ fn sample(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
             let pairs = row.iter().zip(&problem.norm_weight);
             exact.extend(pairs.map(|(&v, &w)| f64::from(v) * scale * f64::from(w)));
         }
-        assert_close(&wide(&normed), &exact, BF16_BOUND, what);
+        assert_rounded(&normed, &exact, what);
     }
 }
 
@@ -230,6 +265,28 @@ fn unfit_weights_are_refused_by_name() {
             out_stride: 8,
         };
         let error = cuda.linear(op).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    for (outputs, says) in [(6, "multiple of 4 values"), (5136, "at most 5120")] {
+        let weight = Tensor::from_f32(
+            &cuda,
+            crate::Dtype::Bf16,
+            outputs,
+            16,
+            &vec![1.0; outputs * 16],
+        )
+        .unwrap();
+        let op = LinearAddNorm {
+            rows,
+            x: &x,
+            weight: &weight,
+            summation: Summation::Whole,
+            residual: &mut poisoned(&cuda, outputs),
+            norm_weight: &poisoned(&cuda, outputs),
+            eps: EPS,
+            normed: &mut poisoned(&cuda, outputs),
+        };
+        let error = cuda.linear_add_norm(op).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
 }

@@ -24,6 +24,7 @@ fn gpus(cuda: &Cuda) -> Vec<Limits> {
         all.push(Limits {
             multiprocessors,
             shared_bytes: kib << 10,
+            warpgroups: false,
         });
     }
     all
@@ -72,7 +73,13 @@ fn rows_do_not_depend_on_the_gpu() {
 }
 
 #[track_caller]
-fn same_rows(problem: &Problem<'_>, rows: usize, some: &Written, all: &Written, what: &str) {
+pub(super) fn same_rows(
+    problem: &Problem<'_>,
+    rows: usize,
+    some: &Written,
+    all: &Written,
+    what: &str,
+) {
     let (outputs, stride) = (problem.outputs, problem.outputs + PAD);
     let same = |some: &[u8], all: &[u8], bytes: usize| {
         assert!(
