@@ -2,10 +2,6 @@
 //   s = residual[r, o] + (((p0 + p1) + p2) + p3), residual[r, o] = s,
 //   normed[r, o] = s * norm_weight[o] / sqrt(mean_o(s^2) + eps).
 // One block per row. Reads (slices + 1) * dim * 4 bytes a row and the weights, writes dim * 6.
-//
-// The product in front fills two blocks of every multiprocessor, and the product behind cannot
-// start before all blocks here have: threads and registers are few enough for a block to fit beside
-// the two, so that it is in place, waiting, before they end.
 #include "device.cuh"
 
 struct AddNormParams {
@@ -20,9 +16,7 @@ struct AddNormParams {
 };
 
 constexpr int SLICES = 4;
-constexpr int THREADS = 320;
-// Vectors of four values whose loads a thread has under way at once.
-constexpr int BATCH = 2;
+constexpr int THREADS = 640;
 
 // Fetches the 128 bytes around an address into L2.
 __device__ __forceinline__ void prefetch(const void* global) {
@@ -33,66 +27,82 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Sums BATCH vectors from `first` on into the residual, leaves them times the weight in `row`, and
-// returns the sum of their squares.
-__device__ __forceinline__ float add_batch(const AddNormParams& p, int first, float4* row) {
+// Sum over the block, the same for every thread.
+__device__ __forceinline__ float block_sum(float value) {
+    __shared__ float warps[THREADS / 32];
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < THREADS / 32; warp++) sum += warps[warp];
+    return sum;
+}
+
+// VECTORS vectors of four values a thread, THREADS apart; all their loads are under way together,
+// since memory answers late while the next product fills its ring.
+template <int VECTORS>
+__device__ __forceinline__ void add_norm(const AddNormParams& p) {
     const size_t start = static_cast<size_t>(blockIdx.x) * p.dim;
     float4* residual = reinterpret_cast<float4*>(p.residual + start);
-    float4 before[BATCH], weight[BATCH], part[BATCH][SLICES];
+    pdl_launch();
+    float4 part[VECTORS][SLICES], sum[VECTORS], weight[VECTORS];
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        const int at = first + i * THREADS;
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = threadIdx.x + i * THREADS;
+        if (4 * at < p.dim) weight[i] = __ldg(reinterpret_cast<const float4*>(p.norm_weight) + at);
+    }
+    // Since the last norm more weights went through L2 than it holds, so the residual is in memory.
+    // Fetching it into L2 reads no value and may happen before the wait.
+    const int line = 32 * threadIdx.x;
+    if (line < p.dim) prefetch(p.residual + start + line);
+    pdl_wait();
+    const uint32_t live = *p.live;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = threadIdx.x + i * THREADS;
         if (4 * at >= p.dim) continue;
 #pragma unroll
         for (int slice = 0; slice < SLICES; slice++) {
             const float* from = p.partials + slice * p.slice + start;
             part[i][slice] = __ldcg(reinterpret_cast<const float4*>(from) + at);
         }
-        before[i] = __ldcg(residual + at);
-        weight[i] = __ldg(reinterpret_cast<const float4*>(p.norm_weight) + at);
+        sum[i] = __ldcg(residual + at);
     }
+    if (blockIdx.x >= live) return;
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        const int at = first + i * THREADS;
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = threadIdx.x + i * THREADS;
         if (4 * at >= p.dim) continue;
-        float4 sum = part[i][0];
+        float4 product = part[i][0];
 #pragma unroll
-        for (int slice = 1; slice < SLICES; slice++) sum = add(sum, part[i][slice]);
-        sum = add(before[i], sum);
-        residual[at] = sum;
-        squares += sum.x * sum.x + sum.y * sum.y + sum.z * sum.z + sum.w * sum.w;
-        row[at] = make_float4(sum.x * weight[i].x, sum.y * weight[i].y, sum.z * weight[i].z,
-                              sum.w * weight[i].w);
+        for (int slice = 1; slice < SLICES; slice++) product = add(product, part[i][slice]);
+        const float4 s = add(sum[i], product);
+        sum[i] = s;
+        residual[at] = s;
+        squares += s.x * s.x + s.y * s.y + s.z * s.z + s.w * s.w;
     }
-    return squares;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 3) add_norm(
-    const __grid_constant__ AddNormParams p) {
-    extern __shared__ float4 row[];
-    __shared__ float warp_squares[THREADS / 32];
-    pdl_launch();
-    // Weights of a norm come from memory once a step.
-    for (int at = 32 * threadIdx.x; at < p.dim; at += 32 * THREADS) prefetch(p.norm_weight + at);
-    pdl_wait();
-    if (blockIdx.x >= *p.live) return;
-    float squares = 0.0f;
-    for (int first = threadIdx.x; 4 * first < p.dim; first += BATCH * THREADS) {
-        squares += add_batch(p, first, row);
-    }
-    squares = warp_sum(squares);
-    if (threadIdx.x % 32 == 0) warp_squares[threadIdx.x / 32] = squares;
-    __syncthreads();
-    squares = 0.0f;
+    const float scale = 1.0f / sqrtf(block_sum(squares) / p.dim + p.eps);
+    uint2* normed = reinterpret_cast<uint2*>(p.normed + start);
 #pragma unroll
-    for (int warp = 0; warp < THREADS / 32; warp++) squares += warp_squares[warp];
-    const float scale = 1.0f / sqrtf(squares / p.dim + p.eps);
-    uint2* normed = reinterpret_cast<uint2*>(p.normed + static_cast<size_t>(blockIdx.x) * p.dim);
-    for (int at = threadIdx.x; 4 * at < p.dim; at += THREADS) {
-        const float4 value = row[at];
-        const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(value.x * scale, value.y * scale),
-                                        __floats2bfloat162_rn(value.z * scale, value.w * scale)};
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = threadIdx.x + i * THREADS;
+        if (4 * at >= p.dim) continue;
+        const float4 s = sum[i], w = weight[i];
+        const __nv_bfloat162 pair[2] = {
+            __floats2bfloat162_rn(s.x * scale * w.x, s.y * scale * w.y),
+            __floats2bfloat162_rn(s.z * scale * w.z, s.w * scale * w.w)};
         normed[at] = *reinterpret_cast<const uint2*>(pair);
     }
+}
+
+// Rows of up to 2,560 and 5,120 values.
+extern "C" __global__ void __launch_bounds__(THREADS) add_norm_1(
+    const __grid_constant__ AddNormParams p) {
+    add_norm<1>(p);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) add_norm_2(
+    const __grid_constant__ AddNormParams p) {
+    add_norm<2>(p);
 }

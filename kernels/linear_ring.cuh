@@ -3,6 +3,9 @@
 #include "linear_params.cuh"
 #include "linear_tile.cuh"
 
+// Stages of a ring at most; also in crates/ops/src/cuda/linear/plan.rs.
+constexpr int RING_STAGES_MAX = 6;
+
 // Byte offset of a stage, walking round the ring.
 struct RingSlot {
     uint32_t offset = 0;
@@ -84,8 +87,14 @@ struct WeightStream {
     }
 };
 
-// Copies the block's rows of x, the same columns again for every tile. Rows that are not live are
-// filled with zeros.
+__device__ __forceinline__ void store16(uint32_t shared, uint4 value) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(value.x),
+                 "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
+// Copies the block's rows of x, the same columns again for every tile. Rows that do not exist are
+// filled with zeros; rows that are not live may hold anything, since rows do not mix.
 template <class T>
 struct RowStream {
     const LinearParams& p;
@@ -94,43 +103,88 @@ struct RowStream {
     const bf16* source;  // this thread's first row
     uint32_t target;
     int column;      // of this thread's piece at the next stage
-    int valid_rows;  // live rows from this thread's first on
+    int valid_rows;  // rows from this thread's first on that exist
 
     __device__ __forceinline__ RowStream(const LinearParams& p, LinearSlice slice, RingSlot slot,
-                                         uint32_t ring, int live)
+                                         uint32_t ring)
         : p(p), slice(slice), slot(slot) {
         target = ring + p.division.ring_groups * T::GROUP_BYTES + T::piece_row() * T::ROW_BYTES +
                  swizzled(T::piece_row(), T::piece());
         column = slice.begin + 8 * T::piece();
         const int first = blockIdx.x * T::ROWS + T::piece_row();
-        valid_rows = live - first;
+        valid_rows = static_cast<int>(p.rows) - first;
         source = p.x + static_cast<size_t>(first) * p.columns;
     }
 
-    __device__ __forceinline__ void load_next() {
-        const bool in_row = column < p.columns;
-#pragma unroll
-        for (int row = 0; row < T::ROWS; row += T::PASS_ROWS) {
-            // A block of more threads than pieces leaves some of them idle.
-            if (T::ROWS % T::PASS_ROWS == 0 || T::piece_row() + row < T::ROWS) {
-                const bf16* from = source + column + static_cast<uint64_t>(p.columns) * row;
-                copy16_async_or_zero(target + slot.offset + row * T::ROW_BYTES, from,
-                                     in_row && row < valid_rows);
-            }
-        }
+    // A block of more threads than pieces leaves some of them idle.
+    __device__ __forceinline__ bool has(int row) const {
+        return T::ROWS % T::PASS_ROWS == 0 || T::piece_row() + row < T::ROWS;
+    }
+
+    // The address of this thread's piece in a row, or null where there are zeros instead.
+    __device__ __forceinline__ const bf16* from(int row) const {
+        return column < p.columns && row < valid_rows
+                   ? source + column + static_cast<uint64_t>(p.columns) * row
+                   : nullptr;
+    }
+
+    __device__ __forceinline__ void next() {
         slot.next();
         column += T::COLUMNS;
         if (column - 8 * T::piece() >= slice.end) column = slice.begin + 8 * T::piece();
     }
+
+    // The first `stages` stages, through registers: a thread waits for its asynchronous copies in
+    // the order of their issue, and here the whole ring's weights are in front.
+    __device__ __forceinline__ void load_first(int stages) {
+        constexpr int PASSES = (T::ROWS + T::PASS_ROWS - 1) / T::PASS_ROWS;
+        uint4 piece[RING_STAGES_MAX][PASSES];
+        uint32_t to[RING_STAGES_MAX];
+#pragma unroll
+        for (int stage = 0; stage < RING_STAGES_MAX; stage++) {
+            if (stage >= stages) continue;
+#pragma unroll
+            for (int pass = 0; pass < PASSES; pass++) {
+                const bf16* at = from(pass * T::PASS_ROWS);
+                piece[stage][pass] = at == nullptr || !has(pass * T::PASS_ROWS)
+                                         ? make_uint4(0, 0, 0, 0)
+                                         : __ldcg(reinterpret_cast<const uint4*>(at));
+            }
+            to[stage] = target + slot.offset;
+            next();
+        }
+#pragma unroll
+        for (int stage = 0; stage < RING_STAGES_MAX; stage++) {
+            if (stage >= stages) continue;
+#pragma unroll
+            for (int pass = 0; pass < PASSES; pass++) {
+                const int row = pass * T::PASS_ROWS;
+                if (has(row)) store16(to[stage] + row * T::ROW_BYTES, piece[stage][pass]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void load_next() {
+#pragma unroll
+        for (int row = 0; row < T::ROWS; row += T::PASS_ROWS) {
+            const bf16* at = from(row);
+            if (has(row)) {
+                copy16_async_or_zero(target + slot.offset + row * T::ROW_BYTES,
+                                     at == nullptr ? p.x : at, at != nullptr);
+            }
+        }
+        next();
+    }
 };
 
-// Waits until the oldest of the `stages - 1` stages under way has arrived.
+// Waits until at most `stages - 1` stages are under way.
 __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
     switch (stages) {
-        case 2: copy_wait<0>(); break;
-        case 3: copy_wait<1>(); break;
-        case 4: copy_wait<2>(); break;
-        case 5: copy_wait<3>(); break;
-        default: copy_wait<4>(); break;
+        case 1: copy_wait<0>(); break;
+        case 2: copy_wait<1>(); break;
+        case 3: copy_wait<2>(); break;
+        case 4: copy_wait<3>(); break;
+        case 5: copy_wait<4>(); break;
+        default: copy_wait<5>(); break;
     }
 }

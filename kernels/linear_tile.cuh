@@ -30,8 +30,6 @@ struct LinearTile {
     static constexpr int PASS_ROWS = THREADS / PIECES;
     static __device__ __forceinline__ int piece() { return threadIdx.x % PIECES; }
     static __device__ __forceinline__ int piece_row() { return threadIdx.x / PIECES; }
-    // Steps of 32 columns whose loads may be under way together, as far as registers allow.
-    static constexpr int UNROLLED = WARP_ROW_TILES > 2 ? 2 : PIECES / 4;
 
     using Sums = float[WARP_GROUPS][WARP_ROW_TILES][4];
 };
@@ -47,7 +45,7 @@ __device__ __forceinline__ uint32_t swizzled(int row, int piece) {
 template <class T, int GROUPS>
 __device__ __forceinline__ void multiply_stage(typename T::Sums& sum, uint32_t weight, uint32_t x,
                                                int lane) {
-#pragma unroll(T::UNROLLED)
+#pragma unroll
     for (int piece = 0; piece < T::PIECES; piece += 4) {
         uint32_t a[GROUPS][2][4];
 #pragma unroll

@@ -113,6 +113,7 @@ impl Pair {
             queue_max: 0,
             context_length: None,
             tokens_total: None,
+            memory_fraction: 0.88,
             prefill_chunk: 512,
             draft_batch_max: 0,
             skip_warmup: false,

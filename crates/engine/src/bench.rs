@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use model::{
     AcceptanceLaw, Chunk, DeviceTimes, DrafterConfig, LoadProgress, ModelConfig, ModelError,
-    ModelSources, Runner, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepTraffic,
+    Runner, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepTraffic,
 };
-use ops::{Backend, Cpu, Cuda};
+use ops::Backend;
 
 use crate::kv_pool::{BlockTable, KvPool};
-use crate::load::{Place, drafter_of, settings_of};
+use crate::start::{Configurations, Place, sources};
 use crate::{EngineConfig, EngineError, LoadSpec};
 
 /// What is timed.
@@ -99,28 +99,44 @@ pub fn time_steps(
     bench: &StepBench,
     progress: &mut dyn FnMut(&str),
 ) -> Result<StepReport, EngineError> {
-    let place = Place::of(spec.device)?;
-    let (settings, _) = settings_of(spec, config, place)?;
-    let sources = ModelSources {
-        target: spec.target.clone(),
-        drafter: drafter_of(spec, config).cloned(),
-        format: spec.format,
-    };
     let began = Instant::now();
-    let loading = LoadProgress::default();
-    let report = match place {
-        Place::Cpu => {
-            let runner = Runner::load(Cpu::default(), &sources, settings.runner, &loading)?;
-            Bench::new(runner, bench).run(began.elapsed().as_secs_f64(), progress)
-        }
-        Place::Cuda(ordinal) => {
-            let cuda = Cuda::open(ordinal).map_err(ModelError::Ops)?;
-            let runner = Runner::load(cuda, &sources, settings.runner, &loading)?;
-            runner.backend().wait().map_err(ModelError::Ops)?;
-            Bench::new(runner, bench).run(began.elapsed().as_secs_f64(), progress)
-        }
+    let configurations = Configurations::read(spec, config)?;
+    let load = Load {
+        spec,
+        config,
+        configurations: &configurations,
+        began,
     };
-    Ok(report?)
+    match Place::of(spec, &configurations)? {
+        Place::Cpu(cpu) => load.run(cpu, bench, progress),
+        Place::Cuda(cuda) => load.run(cuda, bench, progress),
+    }
+}
+
+/// What is loaded before anything is timed.
+struct Load<'a> {
+    spec: &'a LoadSpec,
+    config: &'a EngineConfig,
+    configurations: &'a Configurations,
+    began: Instant,
+}
+
+impl Load<'_> {
+    fn run<B: Backend>(
+        &self,
+        backend: B,
+        bench: &StepBench,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<StepReport, EngineError> {
+        let (spec, config) = (self.spec, self.config);
+        let (settings, info) = self.configurations.resolve(spec, config, &backend)?;
+        info.check_fit()?;
+        let loading = LoadProgress::default();
+        let runner = Runner::load(backend, &sources(spec, config), settings.runner, &loading)?;
+        runner.backend().wait().map_err(ModelError::Ops)?;
+        let seconds = self.began.elapsed().as_secs_f64();
+        Ok(Bench::new(runner, bench).run(seconds, progress)?)
+    }
 }
 
 struct Bench<'a, B: Backend> {
@@ -152,11 +168,11 @@ impl<'a, B: Backend> Bench<'a, B> {
         progress: &mut dyn FnMut(&str),
     ) -> Result<StepReport, ModelError> {
         let backend = self.runner.backend();
+        let allocated = (backend.allocated_bytes(), self.runner.plan().total_bytes());
         self.copy_rate = match backend.copy_rate(COPY_BYTES) {
             Err(_) => backend.copy_rate(COPY_BYTES / 16)?,
             Ok(rate) => rate,
         };
-        let allocated = (backend.allocated_bytes(), self.runner.plan().total_bytes());
         self.runner.simulate(self.bench.simulate)?;
         let mut prefills = Vec::new();
         for &tokens in &self.bench.prefills {

@@ -15,6 +15,7 @@ mod sequence;
 mod settings;
 mod shape;
 mod shared;
+mod start;
 mod state_pool;
 mod stats;
 mod step_loop;
@@ -26,17 +27,19 @@ pub use bench::{PrefillTime, StepBench, StepReport, StepTimes, time_steps};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
-    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, FailureCause, Fetch, LoadSpec,
-    ModelInfo, Phase, Status, check,
+    Algorithm, Budget, Device, EngineConfig, FailureCause, Fetch, LoadSpec, ModelInfo, Phase,
+    Status,
 };
 pub use model::{
     AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
     ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
+pub use ops::DeviceMemory;
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
     TokenUpdate,
 };
+pub use start::{CheckOutput, Engine, check};
 pub use stats::{EngineStats, ShapeStats};
 
 #[cfg(test)]

@@ -1,19 +1,9 @@
 //! Starting an engine: what to load, with which limits.
 
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use model::{
-    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadFormat, LoadProgress, MemoryPlan,
-    ModelConfig, ModelError, ModelSources, Runner,
-};
-use ops::{Cpu, Cuda};
-
-use crate::settings::{self, Settings};
-use crate::shared::Shared;
-use crate::step_runner::StepRunner;
-use crate::{EngineError, EngineHandle, StepOutput, step_loop};
+use model::{CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError};
+use ops::{DeviceMemory, OpsError};
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +47,7 @@ pub struct LoadSpec {
     pub format: LoadFormat,
     /// Where to run.
     pub device: Device,
-    /// Storage of weights and KV; `None` = the device's own choice (CPU: f32).
+    /// Storage of weights and KV; `None` = the device's own choice (CPU: f32, GPU: bf16).
     pub dtype: Option<Dtype>,
     /// Ids `0..vocab_used` name tokens.
     pub vocab_used: usize,
@@ -81,8 +71,11 @@ pub struct EngineConfig {
     /// Longest prompt and output; `None` = the model's, lowered to what the pool holds.
     pub context_length: Option<usize>,
     /// Tokens the KV pool holds; `None` = context length times sequences, on the CPU at most
-    /// 65,536 (or one sequence of a longer `context_length`).
+    /// 65,536 (or one sequence of a longer `context_length`), on a GPU what its memory holds.
     pub tokens_total: Option<usize>,
+    /// Share of a GPU's memory that weights, KV pool and everything else may take, above 0 and at
+    /// most 1.
+    pub memory_fraction: f64,
     /// Tokens of one prefill call: 64, 128, 256, 512, 1,024 or 2,048 (chunks start at its
     /// multiples).
     pub prefill_chunk: usize,
@@ -111,6 +104,8 @@ pub struct ModelInfo {
     pub device: String,
     /// What is allocated.
     pub plan: MemoryPlan,
+    /// The device's memory before that; `None` = not known.
+    pub memory: Option<DeviceMemory>,
     /// In effect.
     pub algorithm: Algorithm,
     /// In effect.
@@ -181,6 +176,7 @@ impl From<&ModelError> for FailureCause {
     fn from(error: &ModelError) -> Self {
         match error {
             ModelError::Unreachable(_) => FailureCause::Network,
+            ModelError::Ops(OpsError::Map { .. } | OpsError::Read { .. }) => FailureCause::Files,
             ModelError::Ops(_) => FailureCause::Device,
             _ => FailureCause::Files,
         }
@@ -189,167 +185,3 @@ impl From<&ModelError> for FailureCause {
 
 /// Work that comes before loading, on the engine thread: fetching files.
 pub type Fetch = Box<dyn FnOnce(&LoadProgress) -> Result<(), ModelError> + Send>;
-
-/// What `spinney check` prints.
-#[derive(Clone, Debug)]
-pub struct CheckOutput {
-    /// The target's tensors.
-    pub target: CheckReport,
-    /// The drafter's.
-    pub drafter: Option<CheckReport>,
-    /// What a server with this configuration would allocate.
-    pub info: ModelInfo,
-}
-
-/// The engine thread.
-#[derive(Debug)]
-pub struct Engine {
-    /// Commands and counters.
-    pub handle: EngineHandle,
-    /// One message per step; closed when the thread ends.
-    pub outputs: Receiver<StepOutput>,
-}
-
-impl Engine {
-    /// Reads the configurations (errors come back at once), then loads and warms up on the engine
-    /// thread; [`EngineHandle::status`] tells when it is ready or has failed.
-    pub fn start(spec: LoadSpec, config: EngineConfig) -> Result<Engine, EngineError> {
-        Engine::start_after(None, spec, config)
-    }
-
-    /// [`Engine::start`] of a model whose weights `fetch` brings first.
-    pub fn start_after(
-        fetch: Option<Fetch>,
-        spec: LoadSpec,
-        config: EngineConfig,
-    ) -> Result<Engine, EngineError> {
-        let place = Place::of(spec.device)?;
-        let (settings, info) = settings_of(&spec, &config, place)?;
-        let runner_config = settings.runner.clone();
-        let sources = ModelSources {
-            target: spec.target.clone(),
-            drafter: drafter_of(&spec, &config).cloned(),
-            format: spec.format,
-        };
-        let prepare = move |shared: &Shared| {
-            if let Some(fetch) = fetch {
-                shared.enter(Phase::Download);
-                fetch(&shared.download)?;
-                shared.enter(Phase::Weights);
-            }
-            Ok::<(), ModelError>(())
-        };
-        match place {
-            Place::Cpu => Engine::spawn(settings, info, move |shared| {
-                prepare(shared)?;
-                Runner::load(Cpu::default(), &sources, runner_config, &shared.progress)
-            }),
-            // A device belongs to the thread that uses it.
-            Place::Cuda(ordinal) => Engine::spawn(settings, info, move |shared| {
-                prepare(shared)?;
-                let cuda = Cuda::open(ordinal)?;
-                Runner::load(cuda, &sources, runner_config, &shared.progress)
-            }),
-        }
-    }
-
-    /// Starts the thread around whatever `load` makes there.
-    pub(crate) fn spawn<R: StepRunner>(
-        settings: Settings,
-        info: ModelInfo,
-        load: impl FnOnce(&Shared) -> Result<R, ModelError> + Send + 'static,
-    ) -> Result<Engine, EngineError> {
-        let runner = &settings.runner;
-        let shared = Arc::new(Shared::new(
-            info,
-            settings.queue_max,
-            runner.kv_pages,
-            runner.sequences_max,
-        ));
-        let (commands, received) = mpsc::channel();
-        let (sender, outputs) = mpsc::channel();
-        let handle = EngineHandle::new(Arc::clone(&shared), commands);
-        std::thread::Builder::new()
-            .name("engine".into())
-            .spawn(move || step_loop::run(settings, shared, received, sender, load))
-            .map_err(|error| EngineError::Stopped(format!("no thread for it: {error}")))?;
-        Ok(Engine { handle, outputs })
-    }
-}
-
-/// Verifies every tensor and computes the plan, without starting anything.
-pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, EngineError> {
-    let (_, info) = settings_of(spec, config, Place::of(spec.device)?)?;
-    let (target, drafter) = model::check(&spec.target, drafter_of(spec, config))?;
-    Ok(CheckOutput {
-        target,
-        drafter,
-        info,
-    })
-}
-
-/// The drafter, where the algorithm has a use for it.
-pub(crate) fn drafter_of<'a>(
-    spec: &'a LoadSpec,
-    config: &EngineConfig,
-) -> Option<&'a CheckpointSource> {
-    spec.drafter
-        .as_ref()
-        .filter(|_| config.algorithm != Algorithm::None)
-}
-
-/// A device that can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Cpu,
-    /// The GPU of this number.
-    Cuda(usize),
-}
-
-impl Place {
-    pub(crate) fn of(device: Device) -> Result<Self, EngineError> {
-        match device {
-            Device::Cpu => Ok(Place::Cpu),
-            Device::Cuda(ordinal) => {
-                Cuda::open(ordinal).map_err(ModelError::Ops)?;
-                Ok(Place::Cuda(ordinal))
-            }
-            Device::Auto => match Cuda::open(0) {
-                Ok(_) => Ok(Place::Cuda(0)),
-                Err(error) => {
-                    tracing::info!(reason = %error, "using the CPU");
-                    Ok(Place::Cpu)
-                }
-            },
-        }
-    }
-}
-
-pub(crate) fn settings_of(
-    spec: &LoadSpec,
-    config: &EngineConfig,
-    place: Place,
-) -> Result<(Settings, ModelInfo), EngineError> {
-    let target = ModelConfig::read(&spec.target)?;
-    let drafter = drafter_of(spec, config)
-        .map(|source| DrafterConfig::read(source, &target))
-        .transpose()?;
-    match place {
-        Place::Cpu => settings::resolve(spec, config, &target, drafter.as_ref(), &Cpu::default()),
-        Place::Cuda(ordinal) => {
-            let dtype = spec.dtype.unwrap_or(Dtype::Bf16);
-            if dtype != Dtype::Bf16 {
-                return Err(EngineError::Config(format!(
-                    "weights and KV as {dtype:?} on a GPU; it takes bf16 only: leave --dtype out, \
-                     or use --device cpu"
-                )));
-            }
-            let spec = LoadSpec {
-                dtype: Some(dtype),
-                ..spec.clone()
-            };
-            let cuda = Cuda::open(ordinal).map_err(ModelError::Ops)?;
-            settings::resolve(&spec, config, &target, drafter.as_ref(), &cuda)
-        }
-    }
-}

@@ -2,9 +2,9 @@
 
 use crate::{
     AcceptWalk, Advance, Attention, BuildTree, CompactKv, ConvTree, CopyColumns, DraftAttention,
-    DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
-    LinearAddNorm, LinearSwiglu, NormRope, OpsError, Piece, RmsNorm, Sample, SimulateAcceptance,
-    StepResult, Storage, TokenLogprobs, TopK, TreeTablesFrom,
+    DraftBlocks, Dtype, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
+    LinearAddNorm, LinearSwiglu, ModelSizes, NormRope, OpsError, Piece, RmsNorm, Sample,
+    SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Sizes from which a device derives the scratch memory that its ops share.
@@ -58,6 +58,12 @@ pub trait Backend: Sized + 'static {
     /// Host memory through which weights go to the device.
     type Stages;
 
+    /// Storage of weights and KV where nobody asks for another.
+    const DTYPE: Dtype;
+
+    /// The memory is the device's own: what is free is there to be used.
+    const OWN_MEMORY: bool;
+
     /// Device name for people.
     fn name(&self) -> String;
 
@@ -109,6 +115,9 @@ pub trait Backend: Sized + 'static {
 
     /// What the device has and what is free of it; `None` where nobody knows.
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError>;
+
+    /// Fails with the first size that the device's ops do not take.
+    fn check_sizes(&self, sizes: &ModelSizes) -> Result<(), OpsError>;
 
     /// Memory for [`Backend::load`], of a size that does not depend on the weights.
     fn stages(&self) -> Result<Self::Stages, OpsError>;

@@ -8,9 +8,9 @@ use crate::host_memory::host_memory;
 use crate::pieces::load_cpu;
 use crate::{
     AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
-    DeviceMemory, DraftAttention, DraftBlocks, Element, Embed, Fill, GatedNorm, GatherRows,
-    GdnCommit, GdnScan, Linear, LinearAddNorm, LinearSwiglu, NormRope, OpsError, Piece, RmsNorm,
-    Sample, ScratchNeeds, SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK,
+    DeviceMemory, DraftAttention, DraftBlocks, Dtype, Element, Embed, Fill, GatedNorm, GatherRows,
+    GdnCommit, GdnScan, Linear, LinearAddNorm, LinearSwiglu, ModelSizes, NormRope, OpsError, Piece,
+    RmsNorm, Sample, ScratchNeeds, SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK,
     TreeTablesFrom,
 };
 
@@ -45,6 +45,9 @@ impl Backend for Cpu {
     type Act = f32;
     type Graph = Infallible;
     type Stages = ();
+
+    const DTYPE: Dtype = Dtype::F32;
+    const OWN_MEMORY: bool = false;
 
     fn name(&self) -> String {
         "cpu".into()
@@ -119,6 +122,10 @@ impl Backend for Cpu {
 
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
         Ok(host_memory())
+    }
+
+    fn check_sizes(&self, _: &ModelSizes) -> Result<(), OpsError> {
+        Ok(())
     }
 
     fn stages(&self) -> Result<(), OpsError> {

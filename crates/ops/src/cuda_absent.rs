@@ -12,7 +12,7 @@ pub enum Cuda {}
 impl Cuda {
     /// Opens GPU `ordinal`.
     pub fn open(_ordinal: usize) -> Result<Self, OpsError> {
-        Err(OpsError::Device(
+        Err(OpsError::Absent(
             "this build has no CUDA backend; use --device cpu or a build with the cuda feature"
                 .into(),
         ))
@@ -32,6 +32,9 @@ impl Backend for Cuda {
     type Act = bf16;
     type Graph = std::convert::Infallible;
     type Stages = std::convert::Infallible;
+
+    const DTYPE: Dtype = Dtype::Bf16;
+    const OWN_MEMORY: bool = true;
 
     fn name(&self) -> String {
         match *self {}
@@ -65,9 +68,15 @@ impl Backend for Cuda {
         match *self {}
     }
 
-    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {}
+    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {
+        match *self {}
+    }
 
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        match *self {}
+    }
+
+    fn check_sizes(&self, _: &ModelSizes) -> Result<(), OpsError> {
         match *self {}
     }
 

@@ -6,6 +6,12 @@ pub enum OpsError {
     /// The device cannot be used at all.
     #[error("{0}")]
     Device(String),
+    /// There is no such device, or this build cannot use any.
+    #[error("{0}")]
+    Absent(String),
+    /// The device has no kernels for the model.
+    #[error("{0}")]
+    Unsupported(String),
     /// A buffer could not be allocated.
     #[error("cannot allocate {bytes} bytes: {reason}")]
     OutOfMemory {

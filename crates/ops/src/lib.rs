@@ -1,6 +1,6 @@
 //! Makes one op correct everywhere and fast on the GPU.
 //!
-//! A [`Backend`] owns memory and runs about two dozen fused ops on pre-allocated buffers. Every op
+//! A [`Backend`] owns memory and runs about thirty fused ops on pre-allocated buffers. Every op
 //! lives in a module of its own: argument struct, shape rules, CPU reference, tests. The crate
 //! knows rows, sequences and slots; it does not know layers or models.
 //!
@@ -42,6 +42,7 @@ mod linear_add_norm;
 mod linear_swiglu;
 mod logprobs;
 mod mapped_file;
+mod model_sizes;
 mod norm_rope;
 mod parallel;
 mod philox;
@@ -87,6 +88,7 @@ pub use linear_add_norm::LinearAddNorm;
 pub use linear_swiglu::{LinearSwiglu, gate_up_rows};
 pub use logprobs::{TokenLogprobs, row_logprobs};
 pub use mapped_file::MappedFile;
+pub use model_sizes::{HeadSizes, ModelSizes};
 pub use norm_rope::{KvTarget, NormRope, QuerySource};
 pub use philox::uniform;
 pub use pieces::{Piece, ReadAt};

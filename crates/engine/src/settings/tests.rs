@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use model::CheckpointSource;
+use model::{CheckpointSource, Dtype};
 
 use super::*;
 use crate::{Device, LoadFormat};
@@ -22,7 +22,7 @@ fn spec() -> LoadSpec {
     }
 }
 
-fn config() -> EngineConfig {
+pub(super) fn config() -> EngineConfig {
     EngineConfig {
         algorithm: Algorithm::Ddtree,
         chain_drafts: None,
@@ -32,10 +32,17 @@ fn config() -> EngineConfig {
         queue_max: 7,
         context_length: None,
         tokens_total: None,
+        memory_fraction: 0.88,
         prefill_chunk: 256,
         draft_batch_max: 3,
         skip_warmup: false,
     }
+}
+
+pub(super) fn configurations() -> (ModelConfig, DrafterConfig) {
+    let target = ModelConfig::read(&fixture("qwen3_5")).expect("the fixture is valid");
+    let drafter = DrafterConfig::read(&fixture("dflash"), &target).expect("the fixture is valid");
+    (target, drafter)
 }
 
 fn resolve_with(
@@ -58,7 +65,7 @@ fn resolve_with(
     )
 }
 
-fn ok(config: &EngineConfig) -> (Settings, ModelInfo) {
+pub(super) fn ok(config: &EngineConfig) -> (Settings, ModelInfo) {
     resolve_with(|_| {}, &spec(), config).expect("the options are valid")
 }
 

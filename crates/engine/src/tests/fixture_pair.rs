@@ -47,6 +47,7 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
         queue_max: 0,
         context_length: Some(CONTEXT),
         tokens_total: None,
+        memory_fraction: 0.88,
         prefill_chunk: 64,
         draft_batch_max: 0,
         skip_warmup: budget != Budget::Auto,

@@ -90,6 +90,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         tokens_total: setup.pages * PAGE_TOKENS,
         device: "stub".into(),
         plan: MemoryPlan::default(),
+        memory: None,
         algorithm: Algorithm::Ddtree,
         budget: Budget::Auto,
         topk: 15,

@@ -4,6 +4,8 @@ mod drafter;
 mod fields;
 mod target;
 
+use ops::{Dtype, HeadSizes, ModelSizes};
+
 use crate::{CheckpointSource, ModelError};
 
 /// What mixes tokens in a layer.
@@ -98,6 +100,32 @@ impl ModelConfig {
             .iter()
             .filter(|kind| **kind == LayerKind::FullAttention)
             .count()
+    }
+
+    /// What a device is asked about before this is loaded to it.
+    pub fn sizes(&self, drafter: Option<&DrafterConfig>, dtype: Dtype) -> ModelSizes {
+        let drafter = drafter.map(|sizes| {
+            let heads = HeadSizes {
+                heads: sizes.attention_heads,
+                kv_heads: sizes.kv_heads,
+                dim: sizes.head_dim,
+                rotary: sizes.head_dim,
+            };
+            (sizes.intermediate_size, heads)
+        });
+        ModelSizes {
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            attention: HeadSizes {
+                heads: self.attention_heads,
+                kv_heads: self.kv_heads,
+                dim: self.head_dim,
+                rotary: self.rotary_dim,
+            },
+            gdn: self.gdn,
+            drafter,
+            dtype,
+        }
     }
 
     /// GDN layers.

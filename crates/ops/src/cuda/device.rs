@@ -1,7 +1,6 @@
 //! Opening a GPU.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,8 +35,6 @@ pub struct Cuda {
     pub(super) scratch: Rc<RefCell<Option<Scratch>>>,
     /// Small downloads land here, since a copy into ordinary memory takes the driver's slow path.
     pub(super) landing: Rc<RefCell<Pinned>>,
-    /// Tables of pointers to all layers, made once; see `layers`.
-    pub(super) layer_tables: Rc<RefCell<HashMap<Vec<u64>, super::CudaBuf<u64>>>>,
     /// Opened when first used.
     blas: Rc<OnceCell<Rc<Blas>>>,
     name: String,
@@ -55,19 +52,27 @@ impl Cuda {
     pub fn open(ordinal: usize) -> Result<Self, OpsError> {
         // SAFETY: only looks for the library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(OpsError::Device(
+            return Err(OpsError::Absent(
                 "no CUDA driver on this machine (libcuda.so.1 was not found); install NVIDIA \
                  driver 580 or later, or use --device cpu"
                     .into(),
             ));
         }
         check_driver()?;
-        let count = CudaContext::device_count().map_err(|error| device_error(&error))?;
-        if ordinal >= count.max(0) as usize {
-            return Err(OpsError::Device(format!(
+        let count = match CudaContext::device_count() {
+            Ok(count) => count.max(0) as usize,
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
+            Err(error) => return Err(device_error(&error)),
+        };
+        if ordinal >= count {
+            let text = format!(
                 "there is no GPU {ordinal}: the driver shows {count}; see `nvidia-smi` and \
-                 CUDA_VISIBLE_DEVICES"
-            )));
+                 CUDA_VISIBLE_DEVICES, or use --device cpu"
+            );
+            return Err(match count {
+                0 => OpsError::Absent(text),
+                _ => OpsError::Device(text),
+            });
         }
         let context = CudaContext::new(ordinal).map_err(|error| device_error(&error))?;
         // SAFETY: one stream does all work on our buffers, so that nothing needs ordering by events.
@@ -93,7 +98,6 @@ impl Cuda {
             landing: Rc::new(RefCell::new(Pinned::new(&device, LANDING_BYTES)?)),
             kernels: Rc::default(),
             scratch: Rc::default(),
-            layer_tables: Rc::default(),
             blas: Rc::default(),
             name,
             device,

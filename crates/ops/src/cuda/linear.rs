@@ -74,7 +74,6 @@ impl Product<'_> {
         }
         let shape = Shape {
             outputs,
-            columns,
             slices: self.slices,
             store: self.store,
         };

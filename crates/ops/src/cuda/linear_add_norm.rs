@@ -15,12 +15,28 @@ const SLICES: usize = 4;
 /// Values of a vector load.
 const VECTOR: usize = 4;
 
-const ADD_NORM: Entry = Entry {
-    module: "add_norm",
-    name: "add_norm",
-};
 /// As in kernels/add_norm.cu.
-const THREADS: u32 = 320;
+const THREADS: u32 = 640;
+
+/// Vectors per thread of a kernel, and its name.
+const ADD_NORM: [(usize, &str); 2] = [(1, "add_norm_1"), (2, "add_norm_2")];
+
+/// The kernel for rows of `dim` values.
+fn add_norm(dim: usize) -> Result<Entry, OpsError> {
+    let held = |vectors: usize| vectors * VECTOR * THREADS as usize;
+    let fits = ADD_NORM.iter().find(|&&(vectors, _)| dim <= held(vectors));
+    match fits {
+        Some(&(_, name)) if dim.is_multiple_of(VECTOR) => Ok(Entry {
+            module: "add_norm",
+            name,
+        }),
+        _ => Err(OpsError::Device(format!(
+            "a residual stream on CUDA has a multiple of {VECTOR} values and at most {}, this one \
+             has {dim}",
+            held(ADD_NORM[ADD_NORM.len() - 1].0)
+        ))),
+    }
+}
 
 /// `struct AddNormParams`.
 #[derive(Clone, Copy)]
@@ -56,11 +72,7 @@ pub(super) fn enqueue(
     limits: &Limits,
 ) -> Result<(), OpsError> {
     let (rows, outputs) = (op.rows.capacity, op.weight.rows);
-    if !outputs.is_multiple_of(VECTOR) {
-        return Err(OpsError::Device(format!(
-            "a residual stream on CUDA needs a multiple of {VECTOR} values, this one has {outputs}"
-        )));
-    }
+    let entry = add_norm(outputs)?;
     if rows * outputs == 0 {
         return Ok(());
     }
@@ -91,9 +103,9 @@ pub(super) fn enqueue(
     let grid = Grid {
         blocks: [rows as u32, 1, 1],
         threads: THREADS,
-        shared: (outputs * size_of::<f32>()) as u32,
+        shared: 0,
     };
     // SAFETY: mirrors the struct in kernels/add_norm.cu; every buffer was checked, the scratch
     // holds `SLICES` slices.
-    unsafe { cuda.run(&ADD_NORM, grid, params) }
+    unsafe { cuda.run(&entry, grid, params) }
 }

@@ -21,6 +21,9 @@ impl Backend for Cuda {
     type Graph = CudaGraph;
     type Stages = Stages;
 
+    const DTYPE: Dtype = Dtype::Bf16;
+    const OWN_MEMORY: bool = true;
+
     fn name(&self) -> String {
         self.device_name()
     }
@@ -75,6 +78,10 @@ impl Backend for Cuda {
     fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
         let (free, total) = self.memory_info()?;
         Ok(Some(DeviceMemory { free, total }))
+    }
+
+    fn check_sizes(&self, sizes: &ModelSizes) -> Result<(), OpsError> {
+        self.refuse_sizes(sizes)
     }
 
     fn stages(&self) -> Result<Stages, OpsError> {

@@ -11,7 +11,7 @@ const RMS_NORM: Entry = Entry {
 };
 const NORM_THREADS: usize = 256;
 /// Values a block holds: eight vectors of four per thread.
-const DIM_MAX: usize = NORM_THREADS * 8 * 4;
+pub(super) const DIM_MAX: usize = NORM_THREADS * 8 * 4;
 
 /// `RmsNormParams` of kernels/rows.cu.
 #[derive(Clone, Copy)]

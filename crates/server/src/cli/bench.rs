@@ -70,6 +70,7 @@ fn engine_config(args: &StepBenchArgs, drafter: bool) -> EngineConfig {
         queue_max: 0,
         context_length: Some(context + SLACK_TOKENS),
         tokens_total: Some(pool.max(context + SLACK_TOKENS)),
+        memory_fraction: 1.0,
         prefill_chunk: 2048,
         draft_batch_max: 0,
         skip_warmup: true,

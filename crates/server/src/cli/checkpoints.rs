@@ -124,6 +124,7 @@ impl Checkpoints {
             queue_max: batch.max_queued_requests,
             context_length: context.context_length,
             tokens_total: batch.max_total_tokens,
+            memory_fraction: context.mem_fraction_static,
             prefill_chunk: context.chunked_prefill_size,
             draft_batch_max: speculation.speculative_disable_batch_size,
             skip_warmup: batch.skip_server_warmup,

@@ -85,11 +85,18 @@ impl From<FailureCause> for Exit {
     }
 }
 
+/// Flags that make a memory plan smaller.
+pub const SMALLER: &str = "smaller: --context-length and --max-total-tokens (KV pages), \
+                           --max-running-requests (all but weights and workspace), \
+                           --chunked-prefill-size (workspace), --speculative-ddtree-budget \
+                           (journal); --speculative-algorithm NONE leaves the drafter out";
+
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Model(cause) => cause.into(),
             EngineError::Config(_) => Failure::usage(error.to_string()),
+            EngineError::Memory { .. } => Failure::new(Exit::Device, format!("{error}\n{SMALLER}")),
             EngineError::Stopped(_) => Failure::new(Exit::Runtime, error.to_string()),
         }
     }

@@ -26,8 +26,6 @@ pub(in crate::cuda) enum Store {
 pub(in crate::cuda) struct Shape {
     /// Rows of the weight.
     pub(in crate::cuda) outputs: usize,
-    /// Columns of the weight.
-    pub(in crate::cuda) columns: usize,
     /// Parts of K that are summed by themselves; more than one only for [`Store::F32`].
     pub(in crate::cuda) slices: usize,
     /// What becomes of the sums.
@@ -251,7 +249,6 @@ mod tests {
             for (slices, store) in [(1, Store::Bf16), (1, Store::F32), (4, Store::F32)] {
                 shapes.push(Shape {
                     outputs,
-                    columns: 5120,
                     slices,
                     store,
                 });

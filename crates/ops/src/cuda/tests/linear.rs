@@ -118,7 +118,7 @@ impl<'a> Problem<'a> {
             capacity,
             live: &live_table,
         };
-        let mut x = poisoned::<bf16>(cuda, capacity * self.columns);
+        let mut x = put(cuda, &vec![bf16::NAN; capacity * self.columns]);
         cuda.upload(&self.x[..live * self.columns], &mut x, 0)
             .unwrap();
         let room = poisoned::<bf16>(cuda, capacity * self.outputs);
