@@ -8,8 +8,11 @@ mod hub;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use cli::{Pair, Run, command, finish};
+use serde_json::{Value, json};
+
 use hub::{COMMIT, Fault, Hub, Model, TOKEN};
 use tempfile::TempDir;
 
@@ -149,6 +152,73 @@ fn generate_downloads_before_it_loads() {
         "4",
     ]);
     assert_eq!(run.json()["usage"]["completion_tokens"], 4);
+}
+
+/// Status and body of `GET path`, once somebody listens.
+fn get(port: u16, path: &str) -> (u16, Value) {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .build()
+        .into();
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        match agent.get(format!("http://127.0.0.1:{port}{path}")).call() {
+            Ok(mut answer) => {
+                let body = answer.body_mut().read_json().unwrap();
+                return (answer.status().as_u16(), body);
+            }
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_server_listens_and_tells_while_it_downloads() {
+    let setting = Setting::new();
+    let half = Fault::Hold { after: 5_000_000 };
+    setting.fault(WEIGHTS, half);
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let port_flag = format!("--port={port}");
+    let args = [
+        "serve",
+        "--skip-server-warmup",
+        &port_flag,
+        "--model-path",
+        TARGET,
+    ];
+    let mut child = setting.command(&args).spawn().unwrap();
+    let size = std::fs::metadata(format!("{TINY}/{WEIGHTS}"))
+        .unwrap()
+        .len();
+    let until = Instant::now() + Duration::from_secs(60);
+    let body = loop {
+        let (status, body) = get(port, "/health");
+        assert_eq!(status, 503, "{body}");
+        if body["bytes_done"] == 5_000_000 {
+            break body;
+        }
+        assert!(Instant::now() < until, "{body}");
+    };
+    assert_eq!(
+        (&body["status"], &body["phase"]),
+        (&json!("loading"), &json!("download"))
+    );
+    assert_eq!(body["bytes_total"], size);
+    assert!(body["gb_per_s"].as_f64().unwrap() > 0.0, "{body}");
+    assert_eq!(body["error"]["code"], "model_loading");
+    // Alive, and it knows its name already.
+    assert_eq!(get(port, "/livez").0, 200);
+    assert_eq!(get(port, "/v1/models").1["data"][0]["id"], TARGET);
+    setting.hub.edit(TARGET, |model| model.faults.clear());
+    while get(port, "/health").0 != 200 {
+        assert!(Instant::now() < until, "{:?}", child.try_wait());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub enum Fault {
     NoRanges { after: usize, times: usize },
     /// The first connection ends after this many bytes, the file is not found from then on.
     Gone { after: usize, yet: bool },
+    /// Nothing more comes after this many bytes until the fault is taken away.
+    Hold { after: usize },
     /// Some bytes are others than the tag says.
     Corrupt,
     /// It is shorter than its headers say.
@@ -153,6 +155,8 @@ struct Answer {
     body: Vec<u8>,
     /// Bytes of the body that are sent before the connection breaks.
     cut: Option<usize>,
+    /// Byte from which on the body is held back.
+    held: Option<usize>,
 }
 
 impl Answer {
@@ -162,6 +166,7 @@ impl Answer {
             headers: Vec::new(),
             body: Vec::new(),
             cut: None,
+            held: None,
         }
     }
 
@@ -188,7 +193,8 @@ impl Answer {
         }
         stream.write_all(format!("{text}\r\n").as_bytes())?;
         if !head_only {
-            stream.write_all(&self.body[..self.cut.unwrap_or(self.body.len())])?;
+            let end = self.cut.or(self.held).unwrap_or(self.body.len());
+            stream.write_all(&self.body[..end])?;
         }
         stream.flush()
     }
@@ -200,8 +206,21 @@ fn serve(mut stream: TcpStream, models: &Mutex<Models>, requests: &Mutex<Vec<Req
     };
     requests.lock().unwrap().push(request.clone());
     let answer = answer(&request, &mut models.lock().unwrap());
+    let head_only = request.method == "HEAD";
     // A client may have seen enough.
-    let _ = answer.send(&mut stream, request.method == "HEAD");
+    let sent = answer.send(&mut stream, head_only);
+    if let (Ok(()), Some(rest), false) = (sent, answer.held, head_only) {
+        let held = |model: &Model| {
+            model
+                .faults
+                .values()
+                .any(|f| matches!(f, Fault::Hold { .. }))
+        };
+        while models.lock().unwrap().values().any(held) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let _ = stream.write_all(&answer.body[rest..]);
+    }
 }
 
 fn answer(request: &Request, models: &mut Models) -> Answer {
@@ -311,6 +330,7 @@ fn apply(answer: &mut Answer, model: &mut Model, file: &str) {
             *yet = true;
             answer.cut = Some(*after);
         }
+        Some(Fault::Hold { after }) => answer.held = Some(*after),
         Some(Fault::Corrupt) => {
             if let Some(byte) = answer.body.last_mut() {
                 *byte ^= 1;

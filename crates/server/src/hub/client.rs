@@ -159,7 +159,7 @@ impl Client {
             let request = self.signed(request).config().max_redirects(0).build();
             let response = request.call().map_err(|error| unreachable(&url, &error))?;
             let location = header(&response, "location").filter(|_| is_redirect(&response));
-            match location.filter(|location| location.starts_with('/')) {
+            match location.filter(|to| to.starts_with('/') && !to.starts_with("//")) {
                 Some(path) => url = format!("{}{path}", origin(&url)),
                 None => return Ok(response),
             }
