@@ -36,22 +36,44 @@ __device__ __forceinline__ uint32_t lane_channel(const GdnSizes& sizes, uint32_t
     return 2 * key_width(sizes) + (task - sizes.key_heads) * WARP_CHANNELS + lane * LANE_CHANNELS;
 }
 
-// silu of the convolution of 8 channels of a row, rounded to bf16.
-__device__ __forceinline__ uint4 convolve(const ConvTreeParams& p, const Weights& weight,
-                                          uint32_t slot, uint32_t start, uint32_t row,
-                                          uint32_t channel) {
+// A row that a block works on, and where its sequence begins.
+struct ConvRow {
+    uint32_t row;
+    uint32_t slot;
+    uint32_t start;
+    // Newest first.
+    uint4 source;
+};
+
+// False for padding.
+__device__ __forceinline__ bool find(ConvRow& found, const ConvTreeParams& p, uint32_t row,
+                                     uint32_t rows) {
+    const uint32_t sequence = row < rows ? p.batch.row_sequence[row] : NONE;
+    if (sequence == NONE) return false;
+    found.row = row;
+    found.slot = p.batch.sequence_slot[sequence];
+    found.start = p.batch.sequence_start[sequence];
+    found.source = reinterpret_cast<const uint4*>(p.conv_source)[row];
+    return found.slot != NONE;
+}
+
+// 8 channels of the row and of its three ancestors, oldest first.
+__device__ __forceinline__ void gather(uint4 (&x)[TAPS], const ConvTreeParams& p,
+                                       const ConvRow& row, uint32_t channel) {
     const uint32_t stride = p.sizes.mixed_stride, all = channels(p.sizes);
-    const uint4 source = reinterpret_cast<const uint4*>(p.conv_source)[row];
-    const uint32_t from[TAPS] = {source.w, source.z, source.y, source.x};
-    uint4 x[TAPS];
-    x[TAPS - 1] = *reinterpret_cast<const uint4*>(p.mixed + (size_t)row * stride + channel);
+    const uint32_t from[TAPS] = {row.source.w, row.source.z, row.source.y, row.source.x};
 #pragma unroll
-    for (int t = 0; t < HISTORY; t++) {
+    for (int t = 0; t < TAPS; t++) {
         const bf16* at = from[t] < HISTORY
-                             ? p.conv + ((size_t)slot * HISTORY + from[t]) * all
-                             : p.mixed + (size_t)(start + from[t] - HISTORY) * stride;
+                             ? p.conv + ((size_t)row.slot * HISTORY + from[t]) * all
+                             : p.mixed + (size_t)(row.start + from[t] - HISTORY) * stride;
         x[t] = *reinterpret_cast<const uint4*>(at + channel);
     }
+}
+
+// silu of the convolution of 8 channels, rounded to bf16. Sums run from the oldest tap to the
+// newest.
+__device__ __forceinline__ uint4 convolve(const Weights& weight, const uint4 (&x)[TAPS]) {
     float sum[LANE_CHANNELS] = {};
 #pragma unroll
     for (int t = 0; t < TAPS; t++) {
@@ -67,7 +89,7 @@ __device__ __forceinline__ uint4 convolve(const ConvTreeParams& p, const Weights
         }
     }
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) sum[c] = silu(sum[c]);
+    for (int c = 0; c < LANE_CHANNELS; c++) sum[c] = fast_silu(sum[c]);
     return pack_bf16x8(sum);
 }
 
@@ -109,6 +131,23 @@ __device__ __forceinline__ void write_gate(const ConvTreeParams& p, uint32_t row
     gate[1] = sigmoid(b);
 }
 
+// What a warp does for a row once its inputs are there.
+__device__ __forceinline__ void finish(const ConvTreeParams& p, const Weights& weight,
+                                       const uint4 (&x)[TAPS], uint32_t row, uint32_t task,
+                                       uint32_t channel, uint32_t lane) {
+    uint4 out = {};
+    if (channel < channels(p.sizes)) {
+        out = convolve(weight, x);
+        *reinterpret_cast<uint4*>(p.qkv + (size_t)row * channels(p.sizes) + channel) = out;
+    }
+    if (task < p.sizes.key_heads) {
+        write_scale(p.scale + ((size_t)row * p.sizes.key_heads + task) * SCALES, out, lane);
+    }
+}
+
+// Rows whose inputs are read at a time.
+constexpr int AT_ONCE = 2;
+
 // Grid: warps over the tasks of a row in x, rows in y.
 extern "C" __global__ void __launch_bounds__(CONV_WARPS * 32)
     conv_tree(const __grid_constant__ ConvTreeParams p) {
@@ -116,11 +155,10 @@ extern "C" __global__ void __launch_bounds__(CONV_WARPS * 32)
     const uint32_t lane = threadIdx.x % 32, task = blockIdx.x * CONV_WARPS + threadIdx.x / 32;
     const uint32_t value_tasks = (value_width(p.sizes) + WARP_CHANNELS - 1) / WARP_CHANNELS;
     const uint32_t gates = p.sizes.key_heads + value_tasks;
-    const uint32_t channel = lane_channel(p.sizes, task, lane);
-    const bool convolves = task < gates && channel < channels(p.sizes);
+    const uint32_t channel = task < gates ? lane_channel(p.sizes, task, lane) : NONE;
     const uint32_t head = (task - gates) * 32 + lane;
     Weights weight;
-    if (convolves) {
+    if (channel < channels(p.sizes)) {
 #pragma unroll
         for (int c = 0; c < LANE_CHANNELS; c++) {
             weight[c] = reinterpret_cast<const float4*>(p.weight)[channel + c];
@@ -128,19 +166,23 @@ extern "C" __global__ void __launch_bounds__(CONV_WARPS * 32)
     }
     const uint32_t rows = min(p.rows, p.batch.live[0]);
     pdl_wait();
-    for (uint32_t row = blockIdx.y; row < rows; row += gridDim.y) {
-        const uint32_t sequence = p.batch.row_sequence[row];
-        const uint32_t slot = sequence == NONE ? NONE : p.batch.sequence_slot[sequence];
-        if (slot == NONE) continue;
-        uint4 out = {};
-        if (convolves) {
-            const uint32_t start = p.batch.sequence_start[sequence];
-            out = convolve(p, weight, slot, start, row, channel);
-            *reinterpret_cast<uint4*>(p.qkv + (size_t)row * channels(p.sizes) + channel) = out;
+    for (uint32_t first = blockIdx.y; first < rows; first += AT_ONCE * gridDim.y) {
+        ConvRow row[AT_ONCE];
+        bool is_row[AT_ONCE];
+        uint4 x[AT_ONCE][TAPS];
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; r++) {
+            is_row[r] = find(row[r], p, first + r * gridDim.y, rows);
         }
-        if (task < p.sizes.key_heads) {
-            write_scale(p.scale + ((size_t)row * p.sizes.key_heads + task) * SCALES, out, lane);
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; r++) {
+            if (is_row[r] && channel < channels(p.sizes)) gather(x[r], p, row[r], channel);
         }
-        if (task >= gates && head < p.sizes.value_heads) write_gate(p, row, head);
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; r++) {
+            if (!is_row[r]) continue;
+            finish(p, weight, x[r], row[r].row, task, channel, lane);
+            if (task >= gates && head < p.sizes.value_heads) write_gate(p, row[r].row, head);
+        }
     }
 }

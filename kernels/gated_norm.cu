@@ -45,6 +45,6 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     }
     const float inverse = rsqrtf(square / VALUE_DIM + p.eps);
 #pragma unroll
-    for (int v = 0; v < LANE_VALUES; v++) o[v] = o[v] * inverse * weight[v] * silu(z[v]);
+    for (int v = 0; v < LANE_VALUES; v++) o[v] = o[v] * inverse * weight[v] * fast_silu(z[v]);
     if (is_live) *reinterpret_cast<uint4*>(p.out + at) = pack_bf16x8(o);
 }

@@ -60,3 +60,6 @@ __device__ __forceinline__ uint4 pack_bf16x8(const float (&values)[8]) {
     return make_uint4(pack_bf16(values[0], values[1]), pack_bf16(values[2], values[3]),
                       pack_bf16(values[4], values[5]), pack_bf16(values[6], values[7]));
 }
+
+// x / (1 + e^-x) to a few units in the last place of f32: the result is rounded to bf16.
+__device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }

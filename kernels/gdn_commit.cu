@@ -13,12 +13,15 @@ struct GdnLayer {
     float* pending_scale;
 };
 
+// As many as fit 4 KiB of parameters.
+constexpr int LAYERS_MAX = 60;
+
 struct GdnCommitParams {
     Batch batch;
     Walk walk;
-    // One per block in x.
-    const GdnLayer* layers;
     GdnSizes sizes;
+    // One per block in x.
+    GdnLayer layers[LAYERS_MAX];
 };
 
 constexpr int COMMIT_THREADS = 256;
@@ -75,7 +78,7 @@ __device__ __forceinline__ void keep_history(const GdnLayer& layer, const GdnSiz
 extern "C" __global__ void __launch_bounds__(COMMIT_THREADS)
     gdn_commit(const __grid_constant__ GdnCommitParams p) {
     pdl_launch();
-    const GdnLayer layer = p.layers[blockIdx.x];
+    const GdnLayer& layer = p.layers[blockIdx.x];
     const uint32_t items = p.batch.live[1] * EMIT_MAX;
     pdl_wait();
     for (uint32_t item = blockIdx.y; item < items; item += gridDim.y) {

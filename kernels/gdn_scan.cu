@@ -7,6 +7,9 @@
 #include "gdn_plan.cuh"
 #include "gdn_scan.cuh"
 
+// As the launch has it (crates/ops/src/cuda/gdn_scan.rs).
+static_assert(sizeof(Shared) == 65808, "shared memory of a block");
+
 struct GdnScanParams {
     Batch batch;
     Tree tree;
@@ -104,13 +107,13 @@ __device__ __forceinline__ void fetch(Shared& shared, const Source& source, uint
                                       RowOf row_of) {
     constexpr uint32_t HEAD_PIECES = KEY_DIM / 8, VALUE_PIECES = COLUMNS / 8;
     constexpr uint32_t KEY_PIECES = NODES ? 2 * HEAD_PIECES : HEAD_PIECES;
-    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += blockDim.x) {
+    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += THREADS) {
         const uint32_t to = x / KEY_PIECES, piece = x % KEY_PIECES;
         const bf16* from = piece < HEAD_PIECES ? source.key : source.query - KEY_DIM;
         copy16_async(shared_address(shared.raw[to].key_query + piece * 8),
                      from + row_of(to) * source.stride + piece * 8);
     }
-    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += blockDim.x) {
+    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += THREADS) {
         const uint32_t to = x / VALUE_PIECES, piece = x % VALUE_PIECES;
         copy16_async(shared_address(shared.raw[to].value + piece * 8),
                      source.value + row_of(to) * source.stride + piece * 8);
@@ -146,11 +149,11 @@ __device__ __forceinline__ void land(Shared& shared, uint32_t rows, RawOf raw_of
     constexpr uint32_t KEY_PIECES = NODES ? 2 * HEAD_PIECES : HEAD_PIECES;
     copy_wait<0>();
     __syncthreads();
-    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += blockDim.x) {
+    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += THREADS) {
         const uint32_t to = x / KEY_PIECES, at = x % KEY_PIECES * 8;
         widen(shared.rows[to].key_query + at, shared.raw[raw_of(to)].key_query + at, 1.0f);
     }
-    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += blockDim.x) {
+    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += THREADS) {
         const uint32_t to = x / VALUE_PIECES, at = x % VALUE_PIECES * 8;
         const RawScalars& raw = shared.raw_scalars[raw_of(to)];
         widen(shared.rows[to].value + at, shared.raw[raw_of(to)].value + at,
@@ -172,7 +175,6 @@ __device__ __forceinline__ void land(Shared& shared, uint32_t rows, RawOf raw_of
 }
 
 // What the scan of an item carries.
-template <int LC>
 struct Scan {
     const GdnScanParams& p;
     Shared& shared;
@@ -180,127 +182,65 @@ struct Scan {
     // Offset of the item's state in units of 16 bytes, and of its first output.
     uint32_t state;
     uint32_t out;
-    LaneState<LC> s;
+    LaneState s;
 };
 
-// o of rows first .. first + count of the chunk, for the columns of this warp: a row by each eight
-// lanes. The eight parts of a sum are taken in an order turned by lane, so that lanes do not meet in
-// a bank; the tree of pairs stays the same, and so do the bits.
-template <int LC, class RowOf>
-__device__ __forceinline__ void flush(const Scan<LC>& scan, uint32_t first, uint32_t count,
-                                      RowOf row_of) {
-    // Columns of a lane here.
-    constexpr int WIDTH = WARP_COLUMNS<LC> / 8;
-    const Shared& shared = scan.shared;
-    __syncwarp();
-    const uint32_t row = scan.lane.lane / 8, part = scan.lane.lane % 8;
-    const uint32_t column = scan.lane.warp * WARP_COLUMNS<LC> + part * WIDTH;
-    const uint32_t turn = LC == 4 ? row % 2 * 4 + part / 2 : row * 2 + part / 4;
-    if (row < count) {
-        const RowScalars& scalars = shared.scalars[first + row];
-        // Lanes of a group of LC columns stand side by side: [group][SHARE][LC].
-        const float* parts = shared.partial[row][column / LC * LC] + column % LC;
-        float sum[SHARE][WIDTH], w[WIDTH];
-        get<WIDTH>(w, shared.written[row] + column);
-#pragma unroll
-        for (uint32_t z = 0; z < SHARE; z++) get<WIDTH>(sum[z], parts + (z ^ turn) * LC);
-#pragma unroll
-        for (int z = SHARE / 2; z > 0; z /= 2) {
-#pragma unroll
-            for (int y = 0; y < z; y++) add<WIDTH>(sum[y], sum[y + z]);
-        }
-        float o[WIDTH];
-#pragma unroll
-        for (int x = 0; x < WIDTH; x++) {
-            o[x] = __fmaf_rn(scalars.read, sum[0][x], __fmul_rn(scalars.direct, w[x]));
-        }
-        bf16* to = scan.p.out + scan.out + row_of(first + row) * value_width(scan.p.sizes) + column;
-        if constexpr (WIDTH == 2) *reinterpret_cast<uint32_t*>(to) = pack_bf16(o[0], o[1]);
-        else *to = __float2bfloat16_rn(o[0]);
-    }
-    __syncwarp();
+__device__ __forceinline__ float4 value_of(const Scan& scan, uint32_t row) {
+    return *reinterpret_cast<const float4*>(scan.shared.rows[row].value + scan.lane.column);
 }
 
-template <int LC>
-__device__ __forceinline__ void replay(Scan<LC>& scan, uint32_t rows) {
-    float even[LANE_ROWS], odd[LANE_ROWS], query[LANE_ROWS], f[LC], w[LC];
+__device__ __forceinline__ void replay(Scan& scan, uint32_t rows) {
+    LaneVector key;
     const Shared& shared = scan.shared;
-    auto one = [&](uint32_t n, const float(&key)[LANE_ROWS], float(&next)[LANE_ROWS]) {
-        visit<false, true, LC>(scan.s, key, query, next, shared.scalars[n],
-                               shared.rows[n].value + first_column<LC>(scan.lane),
-                               shared.rows[n + 1], scan.lane, f, w);
-    };
-    load_vector(even, shared.rows[0].key_query, scan.lane.share);
+    load_vector(key, shared.rows[0].key_query, scan.lane.share);
 #pragma unroll 1
-    for (uint32_t n = 0; n < rows; n += 2) {
-        one(n, even, odd);
-        if (n + 1 < rows) one(n + 1, odd, even);
+    for (uint32_t n = 0; n < rows; n++) {
+        advance(scan.s, key, shared.scalars[n], value_of(scan, n), shared.rows[n + 1], scan.lane);
     }
 }
 
 // Slot `number` of this block, from 1 on.
-template <int LC>
-__device__ __forceinline__ float4* slot_at(const Scan<LC>& scan, uint32_t number) {
+__device__ __forceinline__ float4* slot_at(const Scan& scan, uint32_t number) {
     const size_t slot = (size_t)blockIdx.x * (SCAN_SLOTS_MAX - 1) + number - 1;
     return scan.p.deep + slot * STATE_PIECES;
 }
 
-template <int LC>
-__device__ __forceinline__ float4* state_at(const Scan<LC>& scan) {
+__device__ __forceinline__ float4* state_at(const Scan& scan) {
     return reinterpret_cast<float4*>(scan.p.state) + scan.state;
-}
-
-// One row of a chunk; `word` is its plan and becomes that of the next.
-template <bool TREE, int LC>
-__device__ __forceinline__ void scan_row(Scan<LC>& scan, uint32_t first, uint32_t n, bool stored,
-                                         const float (&key)[LANE_ROWS], float (&query)[LANE_ROWS],
-                                         float (&next_key)[LANE_ROWS], uint32_t& word) {
-    Shared& shared = scan.shared;
-    const Lane& lane = scan.lane;
-    const uint32_t from = plan_restore(word), to = plan_save(word);
-    const bool leaf = TREE && plan_is_leaf(word);
-    if (TREE && from != NO_SLOT) {
-        if (from == 0) restore<LC>(scan.s, shared.slot);
-        else restore<LC>(scan.s, slot_at(scan, from));
-    }
-    if (TREE) word = shared.plan[first + n + 1];
-    const uint32_t column = first_column<LC>(lane);
-    const float* value = shared.rows[n].value + column;
-    const RowScalars scalars = shared.scalars[n];
-    const Row& next = shared.rows[n + 1];
-    float f[LC], w[LC];
-    if (leaf) visit<true, false, LC>(scan.s, key, query, next_key, scalars, value, next, lane, f, w);
-    else visit<true, true, LC>(scan.s, key, query, next_key, scalars, value, next, lane, f, w);
-    put<LC>(shared.partial[n % FLUSH][column] + lane.share * LC, f);
-    if (lane.share == 0) put<LC>(shared.written[n % FLUSH] + column, w);
-    if (TREE && to != NO_SLOT) {
-        if (to == 0) save<LC>(scan.s, shared.slot);
-        else save<LC>(scan.s, slot_at(scan, to));
-    }
-    if (stored) store_state<LC>(scan.s, state_at(scan), lane);
 }
 
 // Rows first .. first + rows of the segment, which stand in the chunk; the state is stored after
 // row `stored`.
-template <bool TREE, int LC>
-__device__ __forceinline__ void scan_chunk(Scan<LC>& scan, uint32_t first, uint32_t rows,
+template <bool TREE>
+__device__ __forceinline__ void scan_chunk(Scan& scan, uint32_t first, uint32_t rows,
                                            uint32_t stored) {
-    const Shared& shared = scan.shared;
-    float even[LANE_ROWS], odd[LANE_ROWS], query[LANE_ROWS];
-    uint32_t word = TREE ? shared.plan[first] : plan_word(0, false, NO_SLOT, NO_SLOT);
-    auto row_of = [&](uint32_t n) { return TREE ? plan_row(shared.plan[first + n]) : first + n; };
-    load_vector(even, shared.rows[0].key_query, scan.lane.share);
-    load_vector(query, shared.rows[0].key_query + KEY_DIM, scan.lane.share);
+    Shared& shared = scan.shared;
+    const Lane& lane = scan.lane;
+    LaneVector key, query;
+    uint32_t word = TREE ? shared.plan[first] : 0;
+    load_vector(key, shared.rows[0].key_query, lane.share);
+    load_vector(query, shared.rows[0].key_query + KEY_DIM, lane.share);
 #pragma unroll 1
-    for (uint32_t n = 0; n < rows; n += 2) {
-        scan_row<TREE>(scan, first, n, first + n == stored, even, query, odd, word);
-        if (n + 1 < rows) {
-            scan_row<TREE>(scan, first, n + 1, first + n + 1 == stored, odd, query, even, word);
+    for (uint32_t n = 0; n < rows; n++) {
+        const uint32_t now = word, from = plan_restore(now), to = plan_save(now);
+        if (TREE) word = shared.plan[first + n + 1];
+        if (TREE && __builtin_expect(from != NO_SLOT, 0)) {
+            if (from == 0) restore(scan.s, shared.slot);
+            else restore(scan.s, slot_at(scan, from));
         }
-        if (n % FLUSH == FLUSH - 2 || n + 2 >= rows) {
-            const uint32_t from = n / FLUSH * FLUSH;
-            flush(scan, from, min(rows - from, FLUSH), row_of);
+        const float o = visit(scan.s, key, query, shared.scalars[n], value_of(scan, n),
+                              shared.rows[n + 1], lane, TREE && plan_is_leaf(now));
+        const uint32_t row = TREE ? plan_row(now) : first + n;
+        const uint32_t column = lane.column + lane.share / 2;
+        if (lane.share % 2 == 0) {
+            scan.p.out[scan.out + row * value_width(scan.p.sizes) + column] =
+                __float2bfloat16_rn(o);
         }
+        if (TREE && __builtin_expect(to != NO_SLOT, 0)) {
+            if (to == 0) save(scan.s, shared.slot);
+            else save(scan.s, slot_at(scan, to));
+        }
+        if (__builtin_expect(first + n == stored, 0)) store_state(scan.s, state_at(scan), lane);
     }
 }
 
@@ -311,7 +251,7 @@ __device__ __forceinline__ void roll_history(const GdnScanParams& p, const Item&
     bf16* history = p.conv + (size_t)item.slot * HISTORY * all;
     const bf16* mixed = p.mixed + (size_t)item.start * p.sizes.mixed_stride;
     const uint32_t part = item.head * SLICES + item.slice;
-    for (uint32_t x = part * blockDim.x + threadIdx.x; x < all / 8; x += items * blockDim.x) {
+    for (uint32_t x = part * THREADS + threadIdx.x; x < all / 8; x += items * THREADS) {
         uint4 last[HISTORY];
 #pragma unroll
         for (uint32_t t = 0; t < HISTORY; t++) {
@@ -346,15 +286,15 @@ __device__ __forceinline__ void begin(Shared& shared, const GdnScanParams& p, co
     }
 }
 
-template <bool TREE, int LC>
+template <bool TREE>
 __device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p, const Item& item,
                                           bool& waited) {
     const uint32_t heads = p.sizes.value_heads;
     const uint32_t column = item.head * VALUE_DIM + item.slice * COLUMNS;
-    Scan<LC> scan = {p, shared, this_lane(),
-                     (item.slot * heads * VALUE_DIM + column) * (KEY_DIM / 4),
-                     item.start * heads * VALUE_DIM + column};
-    load_state<LC>(scan.s, state_at(scan), scan.lane);
+    Scan scan = {p, shared, this_lane(),
+                 (item.slot * heads * VALUE_DIM + column) * (KEY_DIM / 4),
+                 item.start * heads * VALUE_DIM + column};
+    load_state(scan.s, state_at(scan), scan.lane);
     const Source nodes = nodes_of(p, item);
     if (item.pending > 0) {
         fetch<false>(shared, pending_of(p, item), item.pending, [](uint32_t n) { return n; });
@@ -385,35 +325,32 @@ __device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p
     __syncthreads();
 }
 
-template <bool TREE, int LC>
+template <bool TREE>
 __device__ __forceinline__ void scan(const GdnScanParams& p) {
     extern __shared__ __align__(128) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     pdl_launch();
     // The tables that tell which sequence has which slot and rows are filled in front of a step.
+    // Blocks without work leave at once, without the wait: they would hold places that the next
+    // kernel's blocks then take in an uneven way. Block 0 always waits, and a kernel has not ended
+    // before all of its blocks have.
+    const uint32_t items = p.batch.live[1] * p.sizes.value_heads * SLICES;
+    if (blockIdx.x > 0 && blockIdx.x >= items) return;
     bool waited = !p.early;
     if (waited) pdl_wait();
-    const uint32_t items = p.batch.live[1] * p.sizes.value_heads * SLICES;
     for (uint32_t number = blockIdx.x; number < items; number += gridDim.x) {
         const Item item = item_of(p, number);
-        if (item.rows > 0) scan_item<TREE, LC>(shared, p, item, waited);
+        if (item.rows > 0) scan_item<TREE>(shared, p, item, waited);
     }
     if (!waited) pdl_wait();
 }
 
-// Two columns a lane: few items, so that every multiprocessor has warps enough.
-extern "C" __global__ void __launch_bounds__(THREADS<2>, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     gdn_scan_tree(const __grid_constant__ GdnScanParams p) {
-    scan<true, 2>(p);
+    scan<true>(p);
 }
 
-// Four columns a lane: many items.
-extern "C" __global__ void __launch_bounds__(THREADS<4>, 3)
-    gdn_scan_tree_wide(const __grid_constant__ GdnScanParams p) {
-    scan<true, 4>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS<2>, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     gdn_scan_chunk(const __grid_constant__ GdnScanParams p) {
-    scan<false, 2>(p);
+    scan<false>(p);
 }

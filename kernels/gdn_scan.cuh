@@ -7,30 +7,30 @@
 //
 // which is the recurrence on normalised q and k with nothing normalised element by element. Columns
 // never mix. Eight lanes share a column, 16 rows of k each: that alone fixes the order of the sums
-// and so the bits. A lane has LC columns, a warp 4 LC. A tree, a replay, a chunk and a single row all
-// run `visit`, which is why they agree to the bit.
+// and so the bits. A lane has parts of 4 columns, a warp 16 columns, a block 64: one warp for each
+// scheduler of a multiprocessor. A tree, a replay, a chunk and a single row all run `visit`, which
+// is why they agree to the bit.
+//
+// The loop over rows stays below 700 instructions: a longer one does not fit the innermost
+// instruction cache and runs at half the speed.
 #pragma once
 #include "gdn.cuh"
 
 constexpr int SHARE = 8;
 constexpr int LANE_ROWS = KEY_DIM / SHARE;
-// Columns of a block.
-constexpr int COLUMNS = 64;
+constexpr int LANE_COLUMNS = 4;
+constexpr int WARP_COLUMNS = 32 / SHARE * LANE_COLUMNS;
+constexpr int COLUMNS = 4 * WARP_COLUMNS;
 constexpr int SLICES = VALUE_DIM / COLUMNS;
-template <int LC>
-constexpr int WARP_COLUMNS = 32 / SHARE * LC;
-template <int LC>
-constexpr int WARPS = COLUMNS / WARP_COLUMNS<LC>;
-template <int LC>
-constexpr int THREADS = WARPS<LC> * 32;
-// Rows staged at a time, and rows whose outputs are summed at a time.
+constexpr int THREADS = 128;
+// Rows staged at a time.
 constexpr int CHUNK = 16;
-constexpr int FLUSH = 4;
 // A state of the block's columns in units of 16 bytes.
 constexpr int STATE_PIECES = COLUMNS * KEY_DIM / 4;
 
-template <int LC>
-using LaneState = float[LC][LANE_ROWS];
+using LaneState = float[LANE_COLUMNS][LANE_ROWS];
+using LaneSums = float[LANE_COLUMNS];
+using LaneVector = float[LANE_ROWS];
 
 // A row as it comes from global memory, and its scalars.
 struct alignas(16) RawRow {
@@ -66,198 +66,201 @@ struct Shared {
     Row rows[CHUNK + 1];
     uint32_t plan[TREE_ROWS_MAX + 1];
     RowScalars scalars[CHUNK];
-    // Sums of q over each lane's rows, and w, of the rows whose outputs are still to be written.
-    float partial[FLUSH][COLUMNS][SHARE];
-    float written[FLUSH][COLUMNS];
     // One saved state; deeper ones go to global memory.
     float4 slot[STATE_PIECES];
 };
 
 struct Lane {
-    uint32_t warp;
-    uint32_t lane;
     // Rows of k: four from 4 share on in each 32.
     uint32_t share;
-    // Columns of the warp: LC from LC group on.
-    uint32_t group;
+    // First of its columns within the block.
+    uint32_t column;
 };
 
 __device__ __forceinline__ Lane this_lane() {
-    const uint32_t lane = threadIdx.x % 32;
-    return {threadIdx.x / 32, lane, lane % SHARE, lane / SHARE};
+    return {threadIdx.x % SHARE, threadIdx.x / SHARE * LANE_COLUMNS};
 }
 
-// First of the lane's columns within the block.
-template <int LC>
-__device__ __forceinline__ uint32_t first_column(const Lane& lane) {
-    return lane.warp * WARP_COLUMNS<LC> + lane.group * LC;
+__device__ __forceinline__ void put_piece(float* x, float4 piece) {
+    x[0] = piece.x;
+    x[1] = piece.y;
+    x[2] = piece.z;
+    x[3] = piece.w;
 }
 
-// N values that lie on a multiple of N values.
-template <int N>
-__device__ __forceinline__ void get(float (&x)[N], const float* from) {
-    if constexpr (N == 4) {
-        const float4 v = *reinterpret_cast<const float4*>(from);
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    } else if constexpr (N == 2) {
-        const float2 v = *reinterpret_cast<const float2*>(from);
-        x[0] = v.x, x[1] = v.y;
-    } else {
-        x[0] = *from;
-    }
+__device__ __forceinline__ float4 get_piece(const float* x) {
+    return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-template <int N>
-__device__ __forceinline__ void put(float* to, const float (&x)[N]) {
-    static_assert(N == 2 || N == 4);
-    if constexpr (N == 4) *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
-    else *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);
+// Piece j of the lane's rows.
+__device__ __forceinline__ void load_piece(LaneVector& x, const float* vector, int j,
+                                           uint32_t share) {
+    put_piece(x + 4 * j, reinterpret_cast<const float4*>(vector)[j * SHARE + share]);
 }
 
-__device__ __forceinline__ void load_vector(float (&x)[LANE_ROWS], const float* vector,
-                                            uint32_t share) {
+__device__ __forceinline__ void load_vector(LaneVector& x, const float* vector, uint32_t share) {
 #pragma unroll
-    for (int j = 0; j < LANE_ROWS / 4; j++) {
-        const float4 piece = reinterpret_cast<const float4*>(vector)[j * SHARE + share];
-        x[4 * j] = piece.x;
-        x[4 * j + 1] = piece.y;
-        x[4 * j + 2] = piece.z;
-        x[4 * j + 3] = piece.w;
-    }
+    for (int j = 0; j < LANE_ROWS / 4; j++) load_piece(x, vector, j, share);
 }
 
 // sum[c] += s[c][FROM .. TO] x[FROM .. TO], in order.
-template <int FROM, int TO, int LC>
-__device__ __forceinline__ void accumulate(float (&sum)[LC], const LaneState<LC>& s,
-                                           const float (&x)[LANE_ROWS]) {
+template <int FROM, int TO>
+__device__ __forceinline__ void accumulate(LaneSums& sum, const LaneState& s,
+                                           const LaneVector& x) {
 #pragma unroll
     for (int row = FROM; row < TO; row++) {
 #pragma unroll
-        for (int c = 0; c < LC; c++) {
+        for (int c = 0; c < LANE_COLUMNS; c++) {
             sum[c] = row == 0 ? __fmul_rn(s[c][0], x[0]) : __fmaf_rn(s[c][row], x[row], sum[c]);
         }
     }
 }
 
-template <int LC>
-__device__ __forceinline__ void exchange(float (&from)[LC], const float (&sum)[LC], int lane) {
+__device__ __forceinline__ void exchange(LaneSums& from, const LaneSums& sum, int lane) {
 #pragma unroll
-    for (int c = 0; c < LC; c++) from[c] = __shfl_xor_sync(~0u, sum[c], lane);
+    for (int c = 0; c < LANE_COLUMNS; c++) from[c] = __shfl_xor_sync(~0u, sum[c], lane);
 }
 
-template <int LC>
-__device__ __forceinline__ void add(float (&sum)[LC], const float (&x)[LC]) {
+__device__ __forceinline__ void add(LaneSums& sum, const LaneSums& x) {
 #pragma unroll
-    for (int c = 0; c < LC; c++) sum[c] = __fadd_rn(sum[c], x[c]);
+    for (int c = 0; c < LANE_COLUMNS; c++) sum[c] = __fadd_rn(sum[c], x[c]);
 }
 
-template <int LC>
-__device__ __forceinline__ void decay_state(LaneState<LC>& s, float decay) {
+__device__ __forceinline__ void write_of(LaneSums& w, const RowScalars& scalars,
+                                         const LaneSums& d, float4 value) {
+    const float v[LANE_COLUMNS] = {value.x, value.y, value.z, value.w};
 #pragma unroll
-    for (int c = 0; c < LC; c++) {
+    for (int c = 0; c < LANE_COLUMNS; c++) w[c] = __fmaf_rn(-scalars.error, d[c], v[c]);
+}
+
+// Takes a row in. The next key replaces this one piece by piece.
+__device__ __forceinline__ void take_in(LaneState& s, LaneVector& key, const LaneSums& w,
+                                        const Row& next, const Lane& lane) {
+#pragma unroll
+    for (int j = 0; j < LANE_ROWS / 4; j++) {
+#pragma unroll
+        for (int row = 4 * j; row < 4 * j + 4; row++) {
+#pragma unroll
+            for (int c = 0; c < LANE_COLUMNS; c++) {
+                s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
+            }
+        }
+        load_piece(key, next.key_query, j, lane.share);
+    }
+}
+
+__device__ __forceinline__ void decay_state(LaneState& s, float decay) {
+#pragma unroll
+    for (int c = 0; c < LANE_COLUMNS; c++) {
 #pragma unroll
         for (int row = 0; row < LANE_ROWS; row++) s[c][row] = __fmul_rn(s[c][row], decay);
     }
 }
 
-template <int LC>
-__device__ __forceinline__ void write_state(LaneState<LC>& s, const float (&key)[LANE_ROWS],
-                                            const float (&w)[LC]) {
-#pragma unroll
-    for (int c = 0; c < LC; c++) {
-#pragma unroll
-        for (int row = 0; row < LANE_ROWS; row++) {
-            s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
-        }
-    }
+// Of the sums over eight lanes of x[0 .. 4], the one of column share / 2 of the lane's four: pairs
+// of lanes halve the columns they are at, so that four shuffles do. The tree of pairs is that of
+// d.
+__device__ __forceinline__ float column_sum(const LaneSums& x, const Lane& lane) {
+    const bool upper = lane.share & 4, odd = lane.share & 2;
+    const float keep0 = upper ? x[2] : x[0], keep1 = upper ? x[3] : x[1];
+    const float give0 = upper ? x[0] : x[2], give1 = upper ? x[1] : x[3];
+    const float sum0 = __fadd_rn(keep0, __shfl_xor_sync(~0u, give0, 4));
+    const float sum1 = __fadd_rn(keep1, __shfl_xor_sync(~0u, give1, 4));
+    const float sum = __fadd_rn(odd ? sum1 : sum0, __shfl_xor_sync(~0u, odd ? sum0 : sum1, 2));
+    return __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
 }
 
-// One row. READ: f becomes this lane's part of S q. WRITE: the state takes the row in; without it
-// the state stays, which is all that a row without children needs. w comes either way. The query
-// and the next key are read ahead from `next`.
-template <bool READ, bool WRITE, int LC>
-__device__ __forceinline__ void visit(LaneState<LC>& s, const float (&key)[LANE_ROWS],
-                                      float (&query)[LANE_ROWS], float (&next_key)[LANE_ROWS],
-                                      const RowScalars& scalars, const float* value,
-                                      const Row& next, const Lane& lane, float (&f)[LC],
-                                      float (&w)[LC]) {
-    float d[LC], other[LC];
-    accumulate<0, LANE_ROWS, LC>(d, s, key);
-    const float decay = scalars.decay, error = scalars.error;
-    float v[LC];
-    get<LC>(v, value);
+// x[share / 2].
+__device__ __forceinline__ float column_of(const LaneSums& x, const Lane& lane) {
+    const float low = lane.share & 2 ? x[1] : x[0], high = lane.share & 2 ? x[3] : x[2];
+    return lane.share & 4 ? high : low;
+}
+
+// One row: o of column share / 2 of the lane's four. The state takes the row in unless it is a
+// leaf, whose state nobody needs. Key and query become those of `next`.
+__device__ __forceinline__ float visit(LaneState& s, LaneVector& key, LaneVector& query,
+                                       const RowScalars& scalars, float4 value, const Row& next,
+                                       const Lane& lane, bool leaf) {
+    LaneSums d, f, w, other;
+    accumulate<0, LANE_ROWS>(d, s, key);
     exchange(other, d, 4);
-    if (READ) accumulate<0, 6, LC>(f, s, query);
+    accumulate<0, 6>(f, s, query);
     add(d, other);
     exchange(other, d, 2);
-    if (READ) accumulate<6, 11, LC>(f, s, query);
+    accumulate<6, 11>(f, s, query);
     add(d, other);
     exchange(other, d, 1);
-    if (READ) {
-        accumulate<11, LANE_ROWS, LC>(f, s, query);
-        load_vector(query, next.key_query + KEY_DIM, lane.share);
+    accumulate<11, LANE_ROWS>(f, s, query);
+    load_vector(query, next.key_query + KEY_DIM, lane.share);
+    float read;
+    if (leaf) {
+        load_vector(key, next.key_query, lane.share);
+        read = column_sum(f, lane);
+        add(d, other);
+        write_of(w, scalars, d, value);
+    } else {
+        read = column_sum(f, lane);
+        decay_state(s, scalars.decay);
+        add(d, other);
+        write_of(w, scalars, d, value);
+        take_in(s, key, w, next, lane);
     }
-    load_vector(next_key, next.key_query, lane.share);
-    if (WRITE) decay_state<LC>(s, decay);
+    return __fmaf_rn(scalars.read, read, __fmul_rn(scalars.direct, column_of(w, lane)));
+}
+
+// A pending row: `visit` without an output.
+__device__ __forceinline__ void advance(LaneState& s, LaneVector& key, const RowScalars& scalars,
+                                        float4 value, const Row& next, const Lane& lane) {
+    LaneSums d, w, other;
+    accumulate<0, LANE_ROWS>(d, s, key);
+    exchange(other, d, 4);
     add(d, other);
-#pragma unroll
-    for (int c = 0; c < LC; c++) w[c] = __fmaf_rn(-error, d[c], v[c]);
-    if (WRITE) write_state<LC>(s, key, w);
+    exchange(other, d, 2);
+    add(d, other);
+    exchange(other, d, 1);
+    decay_state(s, scalars.decay);
+    add(d, other);
+    write_of(w, scalars, d, value);
+    take_in(s, key, w, next, lane);
 }
 
-__device__ __forceinline__ void put_piece(float* s, float4 piece) {
-    s[0] = piece.x;
-    s[1] = piece.y;
-    s[2] = piece.z;
-    s[3] = piece.w;
+// Address of a lane's piece of the stored state of a block's columns, [COLUMNS][KEY_DIM].
+__device__ __forceinline__ uint32_t piece_at(const Lane& lane, int c, int j) {
+    return (lane.column + c) * (KEY_DIM / 4) + j * SHARE + lane.share;
 }
 
-// From and to the stored state of the block's columns, [COLUMNS][KEY_DIM]. Read or written once:
-// kept out of the way of what caches can hold.
-template <int LC>
-__device__ __forceinline__ void load_state(LaneState<LC>& s, const float4* state,
-                                           const Lane& lane) {
+// A state is read and written once in a step: kept out of the way of what caches can hold.
+__device__ __forceinline__ void load_state(LaneState& s, const float4* state, const Lane& lane) {
 #pragma unroll
-    for (int c = 0; c < LC; c++) {
+    for (int c = 0; c < LANE_COLUMNS; c++) {
 #pragma unroll
         for (int j = 0; j < LANE_ROWS / 4; j++) {
-            const uint32_t at = (first_column<LC>(lane) + c) * (KEY_DIM / 4) + j * SHARE;
-            put_piece(s[c] + 4 * j, __ldcs(state + at + lane.share));
+            put_piece(s[c] + 4 * j, __ldcs(state + piece_at(lane, c, j)));
         }
     }
 }
 
-template <int LC>
-__device__ __forceinline__ void store_state(const LaneState<LC>& s, float4* state,
-                                            const Lane& lane) {
+__device__ __forceinline__ void store_state(const LaneState& s, float4* state, const Lane& lane) {
 #pragma unroll
-    for (int c = 0; c < LC; c++) {
+    for (int c = 0; c < LANE_COLUMNS; c++) {
 #pragma unroll
         for (int j = 0; j < LANE_ROWS / 4; j++) {
-            const uint32_t at = (first_column<LC>(lane) + c) * (KEY_DIM / 4) + j * SHARE;
-            const float* piece = s[c] + 4 * j;
-            __stcs(state + at + lane.share,
-                   make_float4(piece[0], piece[1], piece[2], piece[3]));
+            __stcs(state + piece_at(lane, c, j), get_piece(s[c] + 4 * j));
         }
     }
 }
 
-// To and from a slot, [LC * LANE_ROWS / 4][threads] in shared or global memory.
-template <int LC>
-__device__ __forceinline__ void save(const LaneState<LC>& s, float4* slot) {
+// To and from a slot, [pieces of a lane][THREADS] in shared or global memory.
+__device__ __forceinline__ void save(const LaneState& s, float4* slot) {
 #pragma unroll
-    for (int x = 0; x < LC * LANE_ROWS / 4; x++) {
-        const float* piece = s[x / (LANE_ROWS / 4)] + x % (LANE_ROWS / 4) * 4;
-        slot[x * THREADS<LC> + threadIdx.x] =
-            make_float4(piece[0], piece[1], piece[2], piece[3]);
+    for (int x = 0; x < STATE_PIECES / THREADS; x++) {
+        slot[x * THREADS + threadIdx.x] = get_piece(s[x / 4] + x % 4 * 4);
     }
 }
 
-template <int LC>
-__device__ __forceinline__ void restore(LaneState<LC>& s, const float4* slot) {
+__device__ __forceinline__ void restore(LaneState& s, const float4* slot) {
 #pragma unroll
-    for (int x = 0; x < LC * LANE_ROWS / 4; x++) {
-        put_piece(s[x / (LANE_ROWS / 4)] + x % (LANE_ROWS / 4) * 4,
-                  slot[x * THREADS<LC> + threadIdx.x]);
+    for (int x = 0; x < STATE_PIECES / THREADS; x++) {
+        put_piece(s[x / 4] + x % 4 * 4, slot[x * THREADS + threadIdx.x]);
     }
 }

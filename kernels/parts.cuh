@@ -32,7 +32,7 @@ __device__ __forceinline__ void write_part(const Parts& parts, uint32_t row, con
     const Segment segment = segment_of(number, vocab);
     float z[THREAD_VALUES];
     load_values(logits, stride % 4 == 0, segment, z);
-    const SegmentBounds bounds = segment_bounds<ROUNDS>(z, 0, shared);
+    const SegmentBounds bounds = segment_bounds<ROUNDS>(largest_value(z), 0, shared);
     segment_sum(z, bounds.largest, shared);
     const size_t part = part_index(parts, 0, row, number);
     segment_best(z, segment, first_id, 0, bounds.bound, parts.k, shared,

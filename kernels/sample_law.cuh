@@ -64,9 +64,9 @@ __device__ __forceinline__ RowPlan plan_row(const Batch& batch, const Slots& slo
     return {kind, slot, index, batch.sequence_start[sequence]};
 }
 
-// A processed logit over the temperature; -inf for NaN.
-__device__ __forceinline__ float tempered(float z, float temperature) {
-    return z != z ? -CUDART_INF_F : __fdiv_rn(z, temperature);
+// A processed logit times the inverse of the temperature; -inf for NaN.
+__device__ __forceinline__ float tempered(float z, float inverse_temperature) {
+    return z != z ? -CUDART_INF_F : __fmul_rn(z, inverse_temperature);
 }
 
 // e^(x - largest) in 0 .. 1; x is not NaN, largest above -inf.

@@ -1,6 +1,7 @@
 // What the kernels of Sample share (crates/ops/src/sample.rs).
 #pragma once
 #include "order.cuh"
+#include "row_group.cuh"
 #include "sample_law.cuh"
 
 // Candidates that each segment of a ranked row leaves.
@@ -16,6 +17,23 @@ struct Found {
     uint32_t odd;
 };
 
+// Bins of a search.
+constexpr uint32_t BINS = 1024;
+// Keys that are sorted at once.
+constexpr uint32_t PICK_LIST = 2048;
+
+struct GlobalBins {
+    uint64_t mass[BINS];
+    uint32_t count[BINS];
+};
+
+// What the blocks of a row share in a search. Bins are used in turn: while one set is read, the
+// next is filled and the one after that is zeroed.
+struct SearchSpace {
+    GlobalBins bins[3];
+    uint64_t keys[PICK_LIST];
+};
+
 struct SampleParams {
     Batch batch;
     Slots slots;
@@ -27,16 +45,15 @@ struct SampleParams {
     uint32_t* finite;
     // Scratch: [rows].
     RowPlan* plans;
+    GroupState* groups;
+    SearchSpace* searches;
     // [rows, segments].
     Found* found;
     // [rows, segments, RANKED] best keys of the tempered logits, descending; 0 = none.
     uint64_t* ranked;
-    // [rows, chunks] masses of the chunks of open rows under top_p.
-    uint64_t* masses;
     // [rows, tiles] sums of the weights of the tiles.
     float* tile_sums;
     uint32_t segments;
-    uint32_t chunks;
     uint32_t tiles;
 };
 

@@ -12,10 +12,14 @@ constexpr uint32_t SEGMENT_IDS = 7760;
 constexpr uint32_t SEGMENT_THREADS = 512;
 constexpr uint32_t SEGMENT_WARPS = SEGMENT_THREADS / 32;
 constexpr int THREAD_VALUES = 16;
+// Threads that hold values: a whole segment fills each of them, and leaves the last warp a few.
+constexpr uint32_t SEGMENT_LANES = SEGMENT_IDS / THREAD_VALUES;
 // Values that pass the bound and are ranked against each other; a few dozen for usual logits.
 constexpr uint32_t SEGMENT_LIST = 256;
 
-static_assert(SEGMENT_IDS <= SEGMENT_THREADS * THREAD_VALUES, "a segment fits the registers");
+static_assert(SEGMENT_IDS % THREAD_VALUES == 0 && SEGMENT_LANES <= SEGMENT_THREADS &&
+                  SEGMENT_LANES % 32 >= 2,
+              "a segment fills its threads, and every warp has two of them");
 
 // Ids first .. end of a row.
 struct Segment {
@@ -28,9 +32,11 @@ __device__ __forceinline__ Segment segment_of(uint32_t number, uint32_t vocab) {
     return {first, min(first + SEGMENT_IDS, vocab)};
 }
 
-// Value i of this thread in its segment: groups of four neighbours.
+// Value i of this thread in its segment, in groups of four neighbours; beyond every segment for
+// threads without values.
 __device__ __forceinline__ uint32_t place_of(int i) {
-    return (i / 4 * SEGMENT_THREADS + threadIdx.x) * 4 + i % 4;
+    const uint32_t first = threadIdx.x < SEGMENT_LANES ? threadIdx.x * 4 : 1u << 30;
+    return first + i / 4 * SEGMENT_LANES * 4 + i % 4;
 }
 
 // This thread's values; -inf beyond the end. Whole groups of four are aligned if the stride is.
@@ -60,21 +66,26 @@ struct SegmentShared {
     uint32_t count;
 };
 
-// The largest logit that is a number (-inf if none is), and a bound that at least
-// ROUNDS * SEGMENT_WARPS values reach, or floor where there may not be so many.
+// The thread's largest value that is a number; -inf if none is.
+__device__ __forceinline__ float largest_value(const float (&z)[THREAD_VALUES]) {
+    float best = z[0] != z[0] ? -CUDART_INF_F : z[0];
+#pragma unroll
+    for (int i = 1; i < THREAD_VALUES; ++i) best = fmaxf(best, z[i]);
+    return best;
+}
+
+// The largest logit that is a number (-inf if none is), and an order that at least
+// ROUNDS * SEGMENT_WARPS values have or exceed, or floor where there may not be so many.
 struct SegmentBounds {
     float largest;
     uint32_t bound;
 };
 
-// Every warp finds the ROUNDS largest of its lanes' largest values; the lowest of the last ones
-// bounds the segment. Values of -inf and NaN bound nothing.
+// From the largest value of each thread. Every warp finds the ROUNDS largest of its lanes; the
+// lowest of the last ones bounds the segment. Values of -inf and NaN bound nothing.
 template <int ROUNDS>
-__device__ __forceinline__ SegmentBounds segment_bounds(const float (&z)[THREAD_VALUES],
-                                                        uint32_t floor, SegmentShared& shared) {
-    float best = -CUDART_INF_F;
-#pragma unroll
-    for (int i = 0; i < THREAD_VALUES; ++i) best = fmaxf(best, z[i]);
+__device__ __forceinline__ SegmentBounds segment_bounds(float best, uint32_t floor,
+                                                        SegmentShared& shared) {
     uint32_t mine = order_of(best), largest = 0, bound = 0;
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {

@@ -489,6 +489,10 @@ fn shipped_configurations_are_understood() {
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        // Folders are models.
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
         let run = spinney(&["check", "--config", path.to_str().unwrap()]);
         assert_eq!(run.code, 0, "{}: {}", path.display(), run.stderr);
         files += 1;

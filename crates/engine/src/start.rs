@@ -11,6 +11,7 @@ use ops::{Backend, Cpu, Cuda, OpsError};
 use crate::handle::Command;
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
+#[cfg(test)]
 use crate::step_runner::StepRunner;
 use crate::{
     Algorithm, Device, EngineConfig, EngineError, EngineHandle, Fetch, LoadFormat, LoadSpec,

@@ -18,7 +18,7 @@ use crate::{Backend, Batch, Cpu, Rows, Slots};
 /// 3. repetition penalty on every token of prompt, output and path: `z > 0 ? z / r : z * r`; then
 ///    `frequency * count + presence * [count > 0]` subtracted, counts over output and path
 /// 4. greedy: the largest, ties to the lower id
-/// 5. else `z / temperature`; top_k (ties to the lower id); softmax; top_p (smallest set in
+/// 5. else `z * (1 / temperature)`; top_k (ties to the lower id); softmax; top_p (smallest set in
 ///    descending order whose mass reaches it, at least one); min_p; draw: the smallest id whose
 ///    cumulative mass exceeds `u * total`, ids ascending, summed in tiles of 64 ids in f32,
 ///    `u = uniform(seed, t, choice)`

@@ -19,7 +19,7 @@ fn a_pool_takes_what_is_left_of_its_share() {
     let expected = (63.08 * 1024.0 / 5.0) as usize;
     assert!(pages.abs_diff(expected) <= 1, "{pages} {expected}");
     assert_eq!(pages_in(memory, 1.0, bytes(130 * GIB, GIB)), 10);
-    for (fraction, fixed) in [(0.88, 124 * GIB), (0.1, GIB), (1.0, u64::MAX)] {
+    for (fraction, fixed) in [(0.88, 124 * GIB), (0.1, 14 * GIB), (1.0, u64::MAX)] {
         assert_eq!(pages_in(memory, fraction, bytes(fixed, 5 << 20)), 0);
     }
 }

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use model::CheckpointSource;
+use model::{CheckpointSource, Dtype};
 
 use super::*;
 use crate::{Device, LoadFormat};

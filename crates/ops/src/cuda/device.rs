@@ -1,7 +1,6 @@
 //! Opening a GPU.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,8 +35,6 @@ pub struct Cuda {
     pub(super) scratch: Rc<RefCell<Option<Scratch>>>,
     /// Small downloads land here, since a copy into ordinary memory takes the driver's slow path.
     pub(super) landing: Rc<RefCell<Pinned>>,
-    /// Tables of pointers to all layers, made once; see `layers`.
-    pub(super) layer_tables: Rc<RefCell<HashMap<Vec<u64>, super::CudaBuf<u64>>>>,
     /// Opened when first used.
     blas: Rc<OnceCell<Rc<Blas>>>,
     name: String,
@@ -101,7 +98,6 @@ impl Cuda {
             landing: Rc::new(RefCell::new(Pinned::new(&device, LANDING_BYTES)?)),
             kernels: Rc::default(),
             scratch: Rc::default(),
-            layer_tables: Rc::default(),
             blas: Rc::default(),
             name,
             device,

@@ -91,21 +91,6 @@ impl Cuda {
         Ok(function)
     }
 
-    /// Blocks of a kernel that fit one multiprocessor at once.
-    pub(super) fn resident_blocks(&self, entry: &Entry, grid: Grid) -> Result<u32, OpsError> {
-        let function = self.function(entry, grid.shared)?;
-        // SAFETY: the function is valid.
-        unsafe {
-            result::occupancy::max_active_block_per_multiprocessor(
-                function,
-                grid.threads as i32,
-                grid.shared as usize,
-            )
-        }
-        .map(|blocks| blocks as u32)
-        .map_err(|error| device_error(&error))
-    }
-
     /// Enqueues a kernel.
     ///
     /// # Safety

@@ -20,7 +20,6 @@ mod gdn_scan;
 mod gdn_sizes;
 mod graph;
 mod kernel;
-mod layer_tables;
 mod linear;
 mod linear_add_norm;
 mod linear_swiglu;

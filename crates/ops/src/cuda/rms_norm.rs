@@ -31,7 +31,7 @@ struct RmsNormParams {
 pub(super) fn rms_norm(cuda: &Cuda, op: RmsNorm<'_, Cuda>) -> Result<(), OpsError> {
     let (rows, dim) = (op.rows.capacity, op.dim);
     assert!(
-        dim % 4 == 0 && dim <= DIM_MAX,
+        dim.is_multiple_of(4) && dim <= DIM_MAX,
         "norm over {dim} values; CUDA takes multiples of 4 up to {DIM_MAX}"
     );
     let params = RmsNormParams {

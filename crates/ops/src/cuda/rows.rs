@@ -25,7 +25,7 @@ impl Vectors {
     /// If eight does not divide `dim`.
     pub(super) fn of_eight(dim: usize) -> Self {
         assert!(
-            dim % 8 == 0,
+            dim.is_multiple_of(8),
             "rows of {dim} values; CUDA takes multiples of 8"
         );
         Vectors(dim / 8)

@@ -19,12 +19,12 @@ struct SampleParams {
     choice: DevicePtr,
     finite: DevicePtr,
     plans: DevicePtr,
+    groups: DevicePtr,
+    searches: DevicePtr,
     found: DevicePtr,
     ranked: DevicePtr,
-    masses: DevicePtr,
     tile_sums: DevicePtr,
     segments: u32,
-    chunks: u32,
     tiles: u32,
 }
 
@@ -32,28 +32,29 @@ const SEGMENTS: Entry = Entry {
     module: "sample",
     name: "sample_segments",
 };
-const TILES: Entry = Entry {
-    module: "sample",
-    name: "sample_tiles",
-};
 const PICK: Entry = Entry {
     module: "sample",
     name: "sample_pick",
 };
 
-/// Ids of a block of `sample_tiles`.
-const CHUNK_IDS: usize = 8192;
 /// Ids of a tile of the law.
 const TILE_IDS: usize = 64;
 /// Candidates of a segment.
 const RANKED: usize = 32;
+/// Three sets of 1024 bins and 2048 keys.
+type SearchSpace = [u64; 3 * 1024 + 3 * 512 + 2048];
+/// Threads of a block that chooses.
+const PICK_THREADS: u32 = 512;
+/// Blocks that may work on one row.
+const GROUP_MAX: u32 = 32;
 
 /// Where the tables between the kernels stand in the arena.
 struct SampleLayout {
     plans: usize,
+    groups: usize,
+    searches: usize,
     found: usize,
     ranked: usize,
-    masses: usize,
     tile_sums: usize,
     bytes: usize,
 }
@@ -64,16 +65,17 @@ impl SampleLayout {
         let segments = rows * segments(vocab);
         SampleLayout {
             plans: layout.take::<[u32; 4]>(rows),
+            groups: layout.take::<[u64; 3]>(rows),
+            searches: layout.take::<SearchSpace>(rows),
             found: layout.take::<[u64; 2]>(segments),
             ranked: layout.take::<[u64; RANKED]>(segments),
-            masses: layout.take::<u64>(rows * vocab.div_ceil(CHUNK_IDS)),
             tile_sums: layout.take::<f32>(rows * vocab.div_ceil(TILE_IDS)),
             bytes: layout.bytes,
         }
     }
 }
 
-/// `rows * (16 + 272 segments + 8 chunks + 4 tiles)`: 25 kB for a row of 248,320 ids.
+/// `rows * (53,288 + 272 segments + 4 tiles)`: 78 kB for a row of 248,320 ids.
 pub(super) fn scratch_bytes(_cuda: &Cuda, needs: &ScratchNeeds) -> usize {
     SampleLayout::new(needs.rows, needs.vocab_rows).bytes
 }
@@ -96,12 +98,12 @@ pub(super) fn sample(cuda: &Cuda, op: Sample<'_, Cuda>) -> Result<(), OpsError> 
         choice: op.choice.range(0, rows),
         finite: op.finite.range(0, rows),
         plans: arena.add(layout.plans),
+        groups: arena.add(layout.groups),
+        searches: arena.add(layout.searches),
         found: arena.add(layout.found),
         ranked: arena.add(layout.ranked),
-        masses: arena.add(layout.masses),
         tile_sums: arena.add(layout.tile_sums),
         segments: segments(vocab) as u32,
-        chunks: vocab.div_ceil(CHUNK_IDS) as u32,
         tiles: vocab.div_ceil(TILE_IDS) as u32,
     };
     let grid = |x: u32, y: u32, threads: u32| Grid {
@@ -110,6 +112,8 @@ pub(super) fn sample(cuda: &Cuda, op: Sample<'_, Cuda>) -> Result<(), OpsError> 
         shared: 0,
     };
     let height = rows as u32;
+    // Blocks of a group wait for each other, so all of them must run at once.
+    let group = (cuda.multiprocessors() / height.max(1)).clamp(1, GROUP_MAX);
     // SAFETY: mirrors the struct in kernels/sample_params.cuh; buffers hold `rows` rows, the arena
     // what passes between the kernels.
     unsafe {
@@ -118,7 +122,6 @@ pub(super) fn sample(cuda: &Cuda, op: Sample<'_, Cuda>) -> Result<(), OpsError> 
             grid(params.segments, height, SEGMENT_THREADS),
             params,
         )?;
-        cuda.run(&TILES, grid(params.chunks, height, 256), params)?;
-        cuda.run(&PICK, grid(height, 1, 512), params)
+        cuda.run(&PICK, grid(group, height, PICK_THREADS), params)
     }
 }

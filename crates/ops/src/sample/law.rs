@@ -31,11 +31,12 @@ pub(super) fn draw(logits: &mut [f32], options: &SamplingRow, u: f32) -> u32 {
 /// Replaces logits by unnormalised probabilities, the largest 1, and those that the options drop
 /// by 0. All are 0 if no logit exceeds -inf.
 pub(super) fn weigh(logits: &mut [f32], options: &SamplingRow) {
+    let inverse = 1.0 / options.temperature;
     for z in logits.iter_mut() {
         *z = if z.is_nan() {
             f32::NEG_INFINITY
         } else {
-            *z / options.temperature
+            *z * inverse
         };
     }
     if options.top_k > 0 {

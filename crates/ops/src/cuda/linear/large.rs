@@ -1,9 +1,9 @@
-//! Products of more than 512 rows on GPUs other than Hopper: cuBLASLt, with the bits of
-//! `kernels/linear.cu`.
+//! Products of more than 512 rows on GPUs other than Hopper: cuBLASLt.
 //!
-//! The library sums an output over K in one accumulator in ascending order, as that kernel does
-//! (`tests/linear/large.rs` asks the GPU at hand); slices of K are products of their own. It knows
-//! nothing of live rows: all rows are computed, which is what a prompt has.
+//! A row's bits do not depend on the number of rows, but they may differ from those of
+//! `kernels/linear.cu`, although slices of K and unrounded gates and ups are kept: the library's
+//! kernels have their own order of summation (`tests/linear/many_rows.rs` prints where the GPU at
+//! hand agrees). It knows nothing of live rows: all rows are computed, which is what a prompt has.
 
 use cudarc::driver::result;
 
@@ -96,7 +96,7 @@ fn sliced(cuda: &Cuda, blas: &Blas, product: &Product<'_>, whole: &Gemm) -> Resu
 }
 
 /// Gates and ups as f32 in the op's scratch, as many rows at a time as it takes, then their
-/// activation: rounding them to bf16 in between would cost the bits of the fused kernel.
+/// activation; unrounded in between, as in the fused kernels.
 fn gated(cuda: &Cuda, blas: &Blas, product: &Product<'_>, whole: &Gemm) -> Result<(), OpsError> {
     let (room, room_bytes) = product.room;
     let (outputs, vectors) = (whole.outputs, whole.outputs / 2 / SWIGLU_VALUES);

@@ -116,51 +116,62 @@ fn tables_and_walks() {
                 tables: &mut tree,
             })
         });
-        if rows > 64 {
-            continue;
+        if rows <= 64 {
+            walks(&cuda, &shape, &tables, &tree, &what);
         }
-        // Every row chooses the token of the next one: the chain is accepted as a whole.
-        let choice: Vec<u32> = (0..shape.rows_max as u32)
-            .map(|row| row % rows as u32 + 1)
-            .collect();
-        let choice = put(&cuda, &choice);
-        let mut slots = put_slots(&cuda, &paged_slots(&vec![10; sequences as usize], 3));
-        slots.vocab_rows = 128;
-        slots.generated = cuda.alloc(128 * sequences as usize).unwrap();
-        let mut walk = Walk::new(&cuda, shape.sequences_max).unwrap();
-        time(&cuda, &format!("accept_walk, {what}"), &mut || {
-            cuda.accept_walk(AcceptWalk {
-                batch: &tables,
-                tree: &tree,
-                slots: &slots,
-                first: false,
-                choice: &choice,
-                walk: &mut walk,
-            })
-        });
-        let mut context = ContextRows::new(&cuda, shape.rows_max).unwrap();
-        time(&cuda, &format!("advance, {what}"), &mut || {
-            cuda.advance(Advance {
-                batch: &tables,
-                walk: &walk,
-                first: false,
-                slots: &mut slots,
-                context: &mut context,
-            })
-        });
-        let prediction = cuda.alloc(shape.sequences_max * Prediction::LEN).unwrap();
-        let mut out = cuda.alloc(shape.sequences_max * RESULT_WORDS).unwrap();
-        time(&cuda, &format!("step_result, {what}"), &mut || {
-            cuda.step_result(StepResult {
-                batch: &tables,
-                walk: &walk,
-                padding: &padding,
-                prediction: &prediction,
-                finite: &padding,
-                out: &mut out,
-            })
-        });
     }
+}
+
+/// Every row chooses the token of the next one: the chain is accepted as a whole.
+fn walks(
+    cuda: &Cuda,
+    shape: &Batch<Cpu>,
+    tables: &Batch<Cuda>,
+    tree: &TreeTables<Cuda>,
+    what: &str,
+) {
+    let (sequences, rows) = (shape.live[1] as usize, shape.sequence_rows[0]);
+    let padding = cuda.alloc(shape.rows_max).unwrap();
+    let choice: Vec<u32> = (0..shape.rows_max as u32)
+        .map(|row| row % rows + 1)
+        .collect();
+    let choice = put(cuda, &choice);
+    let mut slots = put_slots(cuda, &paged_slots(&vec![10; sequences], 3));
+    slots.vocab_rows = 128;
+    slots.generated = cuda.alloc(128 * sequences).unwrap();
+    let mut walk = Walk::new(cuda, shape.sequences_max).unwrap();
+    time(cuda, &format!("accept_walk, {what}"), &mut || {
+        cuda.accept_walk(AcceptWalk {
+            batch: tables,
+            tree,
+            slots: &slots,
+            first: false,
+            choice: &choice,
+            walk: &mut walk,
+        })
+    });
+    let mut context = ContextRows::new(cuda, shape.rows_max).unwrap();
+    time(cuda, &format!("advance, {what}"), &mut || {
+        cuda.advance(Advance {
+            batch: tables,
+            walk: &walk,
+            first: false,
+            slots: &mut slots,
+            context: &mut context,
+        })
+    });
+    let prediction = cuda.alloc(shape.sequences_max * Prediction::LEN).unwrap();
+    let mut out = cuda.alloc(shape.sequences_max * RESULT_WORDS).unwrap();
+    time(cuda, &format!("step_result, {what}"), &mut || {
+        cuda.step_result(StepResult {
+            batch: tables,
+            walk: &walk,
+            padding: &padding,
+            prediction: &prediction,
+            finite: &padding,
+            out: &mut out,
+        })
+    });
 }
 
 #[test]
@@ -253,6 +264,21 @@ fn rows() {
                 })
             },
         );
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn gathering() {
+    let Some(cuda) = gpu() else { return };
+    let dim = 5120;
+    for capacity in [1, 16, 64, 2048] {
+        let live = put(&cuda, &live(capacity));
+        let rows = Rows {
+            capacity,
+            live: &live,
+        };
+        let mut features = cuda.alloc::<bf16>(capacity * dim * 5).unwrap();
         let x = put(&cuda, &narrow(&floats(3, 64 * 5 * dim)));
         let source = put(
             &cuda,

@@ -6,14 +6,14 @@ use crate::testing::{assert_close, below, live, rng};
 use crate::{Cpu, Linear, LinearOut, LinearSwiglu};
 
 /// Rounding to bf16 gives 2.8e-6 on average over many values.
-const BF16_BOUND: f64 = 5e-6;
+pub(super) const BF16_BOUND: f64 = 5e-6;
 /// Values from which on that average can be relied on.
 const MANY: usize = 500;
 
 /// Normalised squared error of f32 sums over K. Tensor cores cut a sum's low bits off at every step
 /// of 16 columns, always towards zero, so the error grows with K^2: 4e-11 at 5,120 columns, 9e-10 at
 /// 25,600 (a relative 3e-5, a hundredth of what rounding to bf16 costs).
-fn f32_bound(columns: usize) -> f64 {
+pub(super) fn f32_bound(columns: usize) -> f64 {
     match columns {
         0..=8192 => 1e-10,
         _ => 1e-9,

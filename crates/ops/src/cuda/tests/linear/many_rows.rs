@@ -1,9 +1,11 @@
-//! More rows than the small kernel is made for: the kernels of Hopper and cuBLASLt against it, bit
-//! by bit.
+//! More rows than the small kernel is made for: the kernels of Hopper against it, bit by bit, and
+//! cuBLASLt.
 
-use super::super::gpu;
+use super::super::{gpu, wide};
+use super::agreement::{BF16_BOUND, f32_bound};
 use super::bits::same_rows;
 use super::*;
+use crate::testing::assert_close;
 
 /// Outputs and inputs: of the tiny pair, ones that divide nothing, those of the 27B target.
 const SHAPES: [(usize, usize); 10] = [
@@ -75,19 +77,60 @@ fn hopper_kernels_have_the_bits_of_the_small_one() {
     }
 }
 
+/// The library's kernels may sum in another order than ours, but a row's sums do not depend on the
+/// number of rows.
 #[test]
-fn cublas_has_the_bits_of_the_small_kernel() {
+fn cublas_rows_do_not_depend_on_their_number() {
     let Some(cuda) = gpu() else { return };
     let (_, without) = limits(&cuda);
     for (outputs, columns) in SHAPES {
+        let what = format!("{outputs} x {columns}");
         let problem = Problem::new(&cuda, outputs, columns, 2048);
-        let small = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
-        for rows in [513, 700, 2048] {
-            let what = format!("{outputs} x {columns}, {rows} rows by cuBLASLt");
-            let many = problem.run(rows, rows, &without);
-            same_rows(&problem, SMALL_ROWS, &many, &small, &what);
+        let all = problem.run(2048, 2048, &without);
+        for rows in [513, 700, 1999] {
+            let some = problem.run(rows, rows, &without);
+            same_rows(&problem, rows, &some, &all, &format!("{what}, {rows} rows"));
         }
+        let small = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
+        let equal = close(&problem, &small, &all, &what);
+        println!("{what}: {equal} of the library's results have the bits of our kernel");
     }
+}
+
+/// Fails unless the results of the small kernel's rows are as close as rounding allows. Says which
+/// are equal.
+#[track_caller]
+fn close(problem: &Problem<'_>, small: &Written, many: &Written, what: &str) -> String {
+    let (outputs, stride) = (problem.outputs, problem.outputs + PAD);
+    let (bound, mut equal) = (f32_bound(problem.columns), Vec::new());
+    let mut compare = |name, some: Vec<f32>, all: Vec<f32>, bound| {
+        let exact: Vec<f64> = some.iter().copied().map(f64::from).collect();
+        assert_close(&all, &exact, bound, &format!("{what}, {name}"));
+        if some == all {
+            equal.push(name);
+        }
+    };
+    let act = |written: &Written| wide(&inside(&written.act, outputs, stride));
+    compare("act", act(small), act(many), BF16_BOUND);
+    let f32 = |written: &Written| inside(&written.f32, outputs, stride);
+    compare("f32", f32(small), f32(many), bound);
+    if problem.gated() {
+        let swiglu = |written: &Written| wide(&inside(&written.swiglu, outputs / 2, outputs / 2));
+        compare("swiglu", swiglu(small), swiglu(many), BF16_BOUND);
+    }
+    if problem.normed() {
+        let residual = |written: &Written| inside(&written.residual, outputs, outputs);
+        compare("residual", residual(small), residual(many), bound);
+        let normed = |written: &Written| wide(&inside(&written.normed, outputs, outputs));
+        compare("normed", normed(small), normed(many), BF16_BOUND);
+    }
+    equal.join(", ")
+}
+
+/// The first `width` values of the small kernel's rows.
+fn inside<T: Copy>(values: &[T], width: usize, stride: usize) -> Vec<T> {
+    let rows = values.chunks(stride).take(SMALL_ROWS);
+    rows.flat_map(|row| &row[..width]).copied().collect()
 }
 
 /// Blocks hand sums over to each other: a race would show as a run that differs.
