@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ops::{Backend, Batch, Cpu, Dtype, Linear, Output, Summation, Tensor};
+use ops::{Backend, Batch, Cpu, Dtype, Linear, LinearOut, Tensor};
 
 /// Inputs and outputs per row: projections of the bundled model and of a wider one.
 const SHAPES: [(usize, usize); 2] = [(256, 1024), (512, 2048)];
@@ -45,9 +45,8 @@ fn linear(criterion: &mut Criterion) {
                             rows: batch.rows(rows),
                             x: black_box(&x),
                             weight: &weight,
-                            summation: Summation::Whole,
-                            output: Output::Store,
-                            out: &mut out,
+                            out: LinearOut::F32(&mut out),
+                            out_stride: outputs,
                         };
                         backend.linear(op).expect("a CPU op cannot fail");
                     });

@@ -1,133 +1,166 @@
-// Per-head norm and rotation of queries and keys, and the place of keys and values.
-//
-// One warp per row and head. Query heads, key heads and value heads of a row are numbered in this
-// order; a block has HEADS of them and shares the row's angles.
+// Per-head norm, rotation and cache write of queries, keys and values. Reference:
+// crates/ops/src/norm_rope.rs.
 #include "device.cuh"
 #include "tables.cuh"
 
-constexpr uint32_t HEADS = 4;
-constexpr uint32_t DIM_MAX = 256;
+constexpr int WARPS = 4;
 
-// What gives a row its position and its keys and values their place.
-enum Target : uint32_t {
-    PAGES,   // position length + depth, cache index length + number in the segment
-    LISTED,  // position and cache index are listed
-    BLOCK,   // position length + number in the segment; kept beside the block
-};
+// Where keys and values go, and what gives a row its position.
+enum Target : uint32_t { PAGES = 0, LISTED = 1, BLOCK = 2 };
 
 struct NormRopeParams {
-    Batch batch;              // PAGES, BLOCK
+    Batch batch;  // PAGES and BLOCK
     Slots slots;
-    Kv kv;                    // PAGES, LISTED
-    const uint32_t* slot;      // LISTED: [rows]
-    const uint32_t* position;  // LISTED: [rows]
-    const uint32_t* live;      // live rows
-    const bf16* x;             // [rows, row_stride]
-    const float* frequency;    // [rotary / 2]
-    const float* query_weight;  // [head_dim]
-    const float* key_weight;    // [head_dim]
-    bf16* query;                // [rows, query_heads, head_dim]
-    bf16* block_keys;           // BLOCK: [rows, kv_heads, head_dim]
+    Kv cache;                         // PAGES and LISTED
+    const uint32_t* live;             // live rows
+    const uint32_t* listed_slot;      // LISTED: [rows]
+    const uint32_t* listed_position;  // LISTED: [rows]
+    bf16* block_keys;                 // BLOCK: [rows, kv_heads, head_dim]
     bf16* block_values;
+    const bf16* x;  // [rows, row_stride]
+    const float* frequency;
+    const float* query_weight;
+    const float* key_weight;
+    bf16* query;  // [rows, heads, head_dim]
     uint32_t row_stride;
-    uint32_t query_heads;  // 0: keys and values only
-    uint32_t query_stride;
+    uint32_t heads;  // 0 = no queries
+    uint32_t head_stride;
     uint32_t kv_heads;
     uint32_t kv_offset;
-    uint32_t head_dim;
     uint32_t rotary;
-    uint32_t target;
     float eps;
+    Target target;
 };
 
 struct Place {
+    uint32_t slot;
+    uint32_t position;
+    uint32_t cache_index;
     bool live;
-    uint32_t slot, position, cache_index;
 };
 
 __device__ __forceinline__ Place place_of(const NormRopeParams& p, uint32_t row) {
-    if (row >= p.live[0]) return {};
-    if (p.target == LISTED) return {true, p.slot[row], p.position[row], p.position[row]};
+    Place place = {0, 0, 0, false};
+    if (row >= p.live[0]) return place;
+    if (p.target == LISTED) {
+        place.slot = p.listed_slot[row];
+        place.position = place.cache_index = p.listed_position[row];
+        place.live = true;
+        return place;
+    }
     const uint32_t sequence = p.batch.row_sequence[row];
-    if (sequence == NONE) return {};
-    const uint32_t slot = p.batch.sequence_slot[sequence];
-    if (slot == NONE) return {};
-    const uint32_t number = row - p.batch.sequence_start[sequence];
-    const uint32_t length = p.slots.length[slot];
-    const uint32_t depth = p.target == PAGES ? p.batch.depth[row] : number;
-    return {true, slot, length + depth, length + number};
+    if (sequence == NONE) return place;
+    place.slot = p.batch.sequence_slot[sequence];
+    if (place.slot == NONE) return place;
+    const uint32_t length = p.slots.length[place.slot];
+    place.cache_index = length + row - p.batch.sequence_start[sequence];
+    place.position = p.target == PAGES ? length + p.batch.depth[row] : place.cache_index;
+    place.live = true;
+    return place;
 }
 
-// Where a key or value head of a row goes.
-__device__ __forceinline__ bf16* cell(const NormRopeParams& p, const Place& place, uint32_t row,
-                                      uint32_t head, bool value) {
-    const size_t column = static_cast<size_t>(head) * p.head_dim;
-    if (p.target == BLOCK) {
-        return (value ? p.block_values : p.block_keys) +
-               static_cast<size_t>(row) * p.kv_heads * p.head_dim + column;
-    }
-    return (value ? p.kv.values : p.kv.keys) +
-           kv_offset(p.slots, p.kv, place.slot, place.cache_index) + column;
+// The sum of squares of a head: per lane ascending, then a balanced tree over the lanes.
+template <int PER_LANE>
+__device__ __forceinline__ float inverse_rms(const float (&x)[PER_LANE], float eps) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) sum = fmaf(x[i], x[i], sum);
+    return rsqrtf(warp_sum(sum) / (32.0f * PER_LANE) + eps);
 }
 
-// x / rms * weight, the first `rotary` values rotated in pairs (j, j + rotary / 2). One warp;
-// `head` [head_dim] is its shared memory, `turn` [rotary / 2] holds (cos, sin).
-__device__ __forceinline__ void norm_rotate(const NormRopeParams& p, const bf16* x,
-                                            const float* weight, bf16* out, float* head,
-                                            const float2* turn) {
-    const uint32_t lane = threadIdx.x % 32, pairs = p.head_dim / 2, half = p.rotary / 2;
-    float squares = 0.0f;
-    for (uint32_t i = lane; i < pairs; i += 32) {
-        const float2 value =
-            __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(x + 2 * i));
-        *reinterpret_cast<float2*>(head + 2 * i) = value;
-        squares += value.x * value.x + value.y * value.y;
+// Norm, then rotation of pairs (j, j + rotary / 2). Lane l holds values l * PER_LANE and on, so the
+// partner of a lane is rotary / 2 / PER_LANE lanes away.
+template <int PER_LANE>
+__device__ __forceinline__ void norm_rotate(float (&x)[PER_LANE], const NormRopeParams& p,
+                                            const float* weight, uint32_t position) {
+    const int lane = threadIdx.x % 32, distance = p.rotary / 2 / PER_LANE;
+    const float inverse = inverse_rms(x, p.eps);
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        x[i] = __fmul_rn(__fmul_rn(x[i], inverse), weight[lane * PER_LANE + i]);
     }
-    const float inverse = 1.0f / sqrtf(warp_sum(squares) / p.head_dim + p.eps);
-    __syncwarp();
-    auto normed = [&](uint32_t i) { return head[i] * inverse * weight[i]; };
-    auto rotated = [&](uint32_t i) {
-        if (i >= p.rotary) return normed(i);
-        if (i < half) return normed(i) * turn[i].x - normed(i + half) * turn[i].y;
-        return normed(i) * turn[i - half].x + normed(i - half) * turn[i - half].y;
-    };
-    for (uint32_t i = lane; i < pairs; i += 32) {
-        *reinterpret_cast<__nv_bfloat162*>(out + 2 * i) =
-            __floats2bfloat162_rn(rotated(2 * i), rotated(2 * i + 1));
-    }
-}
-
-// Grid (rows, heads / HEADS).
-extern "C" __global__ void __launch_bounds__(HEADS * 32) norm_rope(
-    const __grid_constant__ NormRopeParams p) {
-    __shared__ float heads[HEADS][DIM_MAX];
-    __shared__ float2 turn[DIM_MAX / 2];
-    pdl_launch();
-    pdl_wait();
-    const uint32_t row = blockIdx.x, warp = threadIdx.x / 32;
-    const Place place = place_of(p, row);
-    if (!place.live) return;
-    for (uint32_t j = threadIdx.x; j < p.rotary / 2; j += HEADS * 32) {
-        float sine, cosine;
-        sincosf(static_cast<float>(place.position) * p.frequency[j], &sine, &cosine);
-        turn[j] = make_float2(cosine, sine);
-    }
-    __syncthreads();
-    const uint32_t head = blockIdx.y * HEADS + warp;
-    const bf16* x = p.x + static_cast<size_t>(row) * p.row_stride;
-    if (head < p.query_heads) {
-        bf16* out = p.query + (static_cast<size_t>(row) * p.query_heads + head) * p.head_dim;
-        norm_rotate(p, x + head * p.query_stride, p.query_weight, out, heads[warp], turn);
-    } else if (head < p.query_heads + p.kv_heads) {
-        const uint32_t number = head - p.query_heads;
-        norm_rotate(p, x + p.kv_offset + number * p.head_dim, p.key_weight,
-                    cell(p, place, row, number, false), heads[warp], turn);
-    } else if (head < p.query_heads + 2 * p.kv_heads) {
-        const uint32_t number = head - p.query_heads - p.kv_heads;
-        const bf16* from = x + p.kv_offset + (p.kv_heads + number) * p.head_dim;
-        bf16* to = cell(p, place, row, number, true);
-        for (uint32_t i = threadIdx.x % 32; i < p.head_dim / 2; i += 32) {
-            reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
+    const bool rotated = lane < 2 * distance, second = lane >= distance;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const float other = __shfl_xor_sync(~0u, x[i], distance);
+        if (rotated) {
+            const int pair = (second ? lane - distance : lane) * PER_LANE + i;
+            float sin, cos;
+            sincosf(__fmul_rn(static_cast<float>(position), p.frequency[pair]), &sin, &cos);
+            const float turned = __fmul_rn(other, second ? sin : -sin);
+            x[i] = __fadd_rn(__fmul_rn(x[i], cos), turned);
         }
     }
+}
+
+template <int PER_LANE>
+struct Packed {
+    uint32_t words[PER_LANE / 2];
+};
+
+template <int PER_LANE>
+__device__ __forceinline__ void load(float (&x)[PER_LANE], const bf16* from) {
+    const int lane = threadIdx.x % 32;
+    struct alignas(2 * PER_LANE) Vector : Packed<PER_LANE> {};
+    const Vector vector = *reinterpret_cast<const Vector*>(from + lane * PER_LANE);
+#pragma unroll
+    for (int i = 0; i < PER_LANE / 2; i++) {
+        x[2 * i] = __uint_as_float(vector.words[i] << 16);
+        x[2 * i + 1] = __uint_as_float(vector.words[i] & 0xffff0000u);
+    }
+}
+
+template <int PER_LANE>
+__device__ __forceinline__ void store(const float (&x)[PER_LANE], bf16* to) {
+    const int lane = threadIdx.x % 32;
+    struct alignas(2 * PER_LANE) Vector : Packed<PER_LANE> {};
+    Vector vector;
+#pragma unroll
+    for (int i = 0; i < PER_LANE / 2; i++) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+        vector.words[i] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    *reinterpret_cast<Vector*>(to + lane * PER_LANE) = vector;
+}
+
+// One warp per head of a row: queries, then keys, then values.
+template <int PER_LANE>
+__device__ __forceinline__ void norm_rope(const NormRopeParams& p) {
+    constexpr int HEAD_DIM = 32 * PER_LANE;
+    const uint32_t row = blockIdx.y, unit = blockIdx.x * WARPS + threadIdx.x / 32;
+    pdl_launch();
+    pdl_wait();
+    const Place place = place_of(p, row);
+    if (!place.live || unit >= p.heads + 2 * p.kv_heads) return;
+    const bf16* from = p.x + static_cast<size_t>(row) * p.row_stride;
+    float x[PER_LANE];
+    if (unit < p.heads) {
+        load<PER_LANE>(x, from + unit * p.head_stride);
+        norm_rotate<PER_LANE>(x, p, p.query_weight, place.position);
+        store<PER_LANE>(x, p.query + (static_cast<size_t>(row) * p.heads + unit) * HEAD_DIM);
+        return;
+    }
+    const uint32_t column = unit - p.heads, head = column % p.kv_heads;
+    const bool is_key = column < p.kv_heads;
+    load<PER_LANE>(x, from + p.kv_offset + column * HEAD_DIM);
+    if (is_key) norm_rotate<PER_LANE>(x, p, p.key_weight, place.position);
+    bf16* to;
+    if (p.target == BLOCK) {
+        to = (is_key ? p.block_keys : p.block_values) +
+             static_cast<size_t>(row) * p.kv_heads * HEAD_DIM;
+    } else {
+        to = (is_key ? p.cache.keys : p.cache.values) +
+             kv_offset(p.slots, p.cache, place.slot, place.cache_index);
+    }
+    store<PER_LANE>(x, to + head * HEAD_DIM);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    norm_rope_256(const __grid_constant__ NormRopeParams p) {
+    norm_rope<8>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    norm_rope_128(const __grid_constant__ NormRopeParams p) {
+    norm_rope<4>(p);
 }

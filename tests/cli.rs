@@ -430,6 +430,48 @@ fn a_gpu_that_is_not_there() {
     let pair = Pair::new();
     let run = spinney(&["serve", "--device", "cuda", "--model-path", &pair.target()]);
     run.refused(DEVICE, &["CUDA"]);
+    // Any GPU will do, and so will none.
+    let run = spinney(&[
+        "check",
+        "--device",
+        "cuda:7",
+        "--model-path",
+        &pair.target(),
+    ]);
+    run.refused(DEVICE, &["--device cpu"]);
+    spinney(&["check", "--device", "gpu"]).refused(USAGE, &["cuda:N"]);
+}
+
+/// A plan of a model that no test machine has room for.
+#[test]
+fn a_plan_that_does_not_fit_is_refused_before_loading() {
+    let pair = Pair::new();
+    pair.edit_json("target/config.json", |config| {
+        config["num_hidden_layers"] = json!(400);
+        config["hidden_size"] = json!(65_536);
+        config["intermediate_size"] = json!(262_144);
+        config.as_object_mut().unwrap().remove("layer_types");
+    });
+    let model = [
+        "--model-path",
+        &pair.target(),
+        "--load-format=dummy",
+        "--device=cpu",
+    ];
+    let parts = [
+        "does not fit cpu",
+        "target weights",
+        "target KV pages",
+        "--context-length",
+    ];
+    for command in [&["generate", "--prompt-ids=1"][..], &["serve", "--port=0"]] {
+        spinney(&[command, &model].concat()).refused(DEVICE, &parts);
+    }
+    let run = spinney(&[&["check"][..], &model].concat());
+    run.refused(DEVICE, &["does not fit cpu", "--context-length"]);
+    assert!(run.stdout.contains("free"), "{}", run.stdout);
+    let run = spinney(&[&["check", "--mem-fraction-static=1.5"][..], &model].concat());
+    run.refused(USAGE, &["at most 1"]);
 }
 
 #[test]

@@ -299,6 +299,66 @@ fn the_plan_adds_up_and_flags_shape_it() {
 }
 
 #[test]
+fn dummy_weights_need_a_configuration_only() {
+    let pair = Pair::new();
+    for file in [
+        "target/model.safetensors",
+        "target/tokenizer.json",
+        "target/generation_config.json",
+        "target/chat_template.jinja",
+        "drafter/model.safetensors",
+    ] {
+        std::fs::remove_file(pair.path(file)).unwrap();
+    }
+    // A head with a row for every token of the tokenizer that stands in.
+    for config in ["target/config.json", "drafter/config.json"] {
+        pair.edit_json(config, |config| config["vocab_size"] = json!(2_048));
+    }
+    let (target, drafter) = (pair.target(), pair.drafter());
+    let model = [
+        "--load-format=dummy",
+        "--model-path",
+        &target,
+        "--speculative-draft-model-path",
+        &drafter,
+    ];
+    let generate = |args: &[&str]| {
+        let command = [
+            "generate",
+            "--json",
+            "--chat=Hi",
+            "--max-tokens=12",
+            "--ignore-eos",
+        ];
+        spinney(&[&command[..], &model, args].concat()).json()
+    };
+    let first = generate(&[]);
+    assert_eq!(first["usage"]["completion_tokens"], 12);
+    assert!(first["text"].as_str().is_some_and(|text| !text.is_empty()));
+    assert_eq!(
+        first["token_ids"],
+        generate(&["--load-seed=0"])["token_ids"]
+    );
+    assert_eq!(
+        first["token_ids"],
+        generate(&["--speculative-algorithm=NONE"])["token_ids"]
+    );
+    assert_ne!(
+        first["token_ids"],
+        generate(&["--load-seed=1"])["token_ids"]
+    );
+    let check = spinney(&[&["check", "--json"][..], &model].concat()).json();
+    assert_eq!(
+        (&check["target"], &check["drafter"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(check["memory"]["fits"], true);
+    // Without the format the weights are missed.
+    let run = spinney(&["generate", "--prompt-ids=1", "--model-path", &target]);
+    run.refused(3, &["model.safetensors"]);
+}
+
+#[test]
 fn command_line_environment_and_file_in_this_order() {
     let pair = Pair::new();
     let file = pair.path("spinney.toml").to_str().unwrap().to_owned();

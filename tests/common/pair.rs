@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{
-    Algorithm, Budget, CheckpointSource, Device, Engine, EngineConfig, Finish, LoadSpec, Phase,
-    Request, RequestId, SamplingParams,
+    Algorithm, Budget, CheckpointSource, Device, Engine, EngineConfig, Finish, LoadFormat,
+    LoadSpec, Phase, Request, RequestId, SamplingParams,
 };
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -43,8 +43,21 @@ impl std::fmt::Display for Mode {
     }
 }
 
+/// A path of the checkout: where the test was compiled, unless `SPINNEY_TEST_ROOT` says that the
+/// test was carried elsewhere.
 fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    let compiled = || env!("CARGO_MANIFEST_DIR").to_owned();
+    let root = std::env::var("SPINNEY_TEST_ROOT").unwrap_or_else(|_| compiled());
+    Path::new(&root).join(path)
+}
+
+/// The CPU, or the first GPU with `SPINNEY_TEST_DEVICE=cuda`.
+fn device() -> Device {
+    match std::env::var("SPINNEY_TEST_DEVICE").as_deref() {
+        Ok("cuda") => Device::Cuda(0),
+        Ok(other) => panic!("SPINNEY_TEST_DEVICE is {other}; it can be cuda"),
+        Err(_) => Device::Cpu,
+    }
 }
 
 pub struct Pair {
@@ -86,7 +99,8 @@ impl Pair {
         let spec = LoadSpec {
             target: self.target.clone(),
             drafter: Some(self.drafter.clone()),
-            device: Device::Cpu,
+            format: LoadFormat::Safetensors,
+            device: device(),
             dtype: None,
             vocab_used: self.vocab_used,
         };
@@ -99,6 +113,7 @@ impl Pair {
             queue_max: 0,
             context_length: None,
             tokens_total: None,
+            memory_fraction: 0.88,
             prefill_chunk: 512,
             draft_batch_max: 0,
             skip_warmup: false,

@@ -1,5 +1,8 @@
 //! Errors of the engine.
 
+use model::MemoryPlan;
+use ops::DeviceMemory;
+
 /// Why the engine cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -9,9 +12,38 @@ pub enum EngineError {
     /// Options that contradict each other or the model.
     #[error("{0}")]
     Config(String),
+    /// The device has less free memory than the plan needs.
+    #[error("{}", shortage(device, plan, *memory))]
+    Memory {
+        /// Its name.
+        device: String,
+        /// What would be allocated.
+        plan: MemoryPlan,
+        /// What there is.
+        memory: DeviceMemory,
+    },
     /// The engine thread has ended.
     #[error("the engine has stopped: {0}")]
     Stopped(String),
+}
+
+/// The plan line by line.
+fn shortage(device: &str, plan: &MemoryPlan, memory: DeviceMemory) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut text = format!(
+        "the memory plan does not fit {device}: it needs {:.0} MiB, {:.0} of {:.0} MiB are free",
+        mib(plan.total_bytes()),
+        mib(memory.free),
+        mib(memory.total)
+    );
+    for line in &plan.lines {
+        text.push_str(&format!(
+            "\n  {:<20}{:>12.2} MiB",
+            line.part,
+            mib(line.bytes)
+        ));
+    }
+    text
 }
 
 /// Why a request was not taken.

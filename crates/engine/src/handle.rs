@@ -130,13 +130,17 @@ impl EngineHandle {
 
 fn why_not_ready(life: &Life) -> String {
     match life.phase {
-        Phase::Init | Phase::Weights => "the model is loading; try again later".into(),
+        Phase::Init | Phase::Download | Phase::Weights => {
+            "the model is loading; try again later".into()
+        }
         Phase::Warmup | Phase::Ready => "it is warming up; try again later".into(),
         Phase::Draining => "it is shutting down".into(),
         Phase::Stopped => "it has stopped".into(),
         Phase::Failed => format!(
             "it failed: {}",
-            life.error.as_deref().unwrap_or("no reason")
+            life.error
+                .as_ref()
+                .map_or("no reason", |error| &error.reason)
         ),
     }
 }

@@ -4,6 +4,7 @@
 //! or kernels. One [`StepOutput`] per step crosses to the server: data, not callbacks.
 
 mod auto;
+mod bench;
 mod error;
 mod handle;
 mod kv_pool;
@@ -14,6 +15,7 @@ mod sequence;
 mod settings;
 mod shape;
 mod shared;
+mod start;
 mod state_pool;
 mod stats;
 mod step_loop;
@@ -21,20 +23,23 @@ mod step_runner;
 mod timing_table;
 mod warm_up;
 
+pub use bench::{PrefillTime, StepBench, StepReport, StepTimes, time_steps};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
-    Algorithm, Budget, CheckOutput, Device, Engine, EngineConfig, LoadSpec, ModelInfo, Phase,
-    Status, check,
+    Algorithm, Budget, Device, EngineConfig, FailureCause, Fetch, LoadSpec, ModelInfo, Phase,
+    Status,
 };
 pub use model::{
-    CheckReport, CheckpointSource, Dtype, MemoryPlan, ModelError, SamplingParams, StepTiming,
-    TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
+    ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
+pub use ops::DeviceMemory;
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
     TokenUpdate,
 };
+pub use start::{CheckOutput, Engine, check};
 pub use stats::{EngineStats, ShapeStats};
 
 #[cfg(test)]

@@ -1,19 +1,9 @@
 //! Starting an engine: what to load, with which limits.
 
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use model::{
-    CheckReport, CheckpointSource, DrafterConfig, Dtype, LoadProgress, MemoryPlan, ModelConfig,
-    ModelError, Runner,
-};
-use ops::{Backend, Cpu, Cuda};
-
-use crate::settings::{self, Settings};
-use crate::shared::Shared;
-use crate::step_runner::StepRunner;
-use crate::{EngineError, EngineHandle, StepOutput, step_loop};
+use model::{CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError};
+use ops::{DeviceMemory, OpsError};
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +12,8 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU.
-    Cuda,
+    /// The GPU of this number.
+    Cuda(usize),
 }
 
 /// How drafts are verified.
@@ -53,9 +43,11 @@ pub struct LoadSpec {
     pub target: CheckpointSource,
     /// The drafter; needed unless the algorithm is `None`.
     pub drafter: Option<CheckpointSource>,
+    /// Where their weights come from.
+    pub format: LoadFormat,
     /// Where to run.
     pub device: Device,
-    /// Storage of weights and KV; `None` = the device's own choice (CPU: f32).
+    /// Storage of weights and KV; `None` = the device's own choice (CPU: f32, GPU: bf16).
     pub dtype: Option<Dtype>,
     /// Ids `0..vocab_used` name tokens.
     pub vocab_used: usize,
@@ -79,8 +71,11 @@ pub struct EngineConfig {
     /// Longest prompt and output; `None` = the model's, lowered to what the pool holds.
     pub context_length: Option<usize>,
     /// Tokens the KV pool holds; `None` = context length times sequences, on the CPU at most
-    /// 65,536 (or one sequence of a longer `context_length`).
+    /// 65,536 (or one sequence of a longer `context_length`), on a GPU what its memory holds.
     pub tokens_total: Option<usize>,
+    /// Share of a GPU's memory that weights, KV pool and everything else may take, above 0 and at
+    /// most 1.
+    pub memory_fraction: f64,
     /// Tokens of one prefill call: 64, 128, 256, 512, 1,024 or 2,048 (chunks start at its
     /// multiples).
     pub prefill_chunk: usize,
@@ -109,6 +104,8 @@ pub struct ModelInfo {
     pub device: String,
     /// What is allocated.
     pub plan: MemoryPlan,
+    /// The device's memory before that; `None` = not known.
+    pub memory: Option<DeviceMemory>,
     /// In effect.
     pub algorithm: Algorithm,
     /// In effect.
@@ -124,6 +121,8 @@ pub struct ModelInfo {
 pub enum Phase {
     /// Reading configurations.
     Init,
+    /// Fetching files that are not here yet.
+    Download,
     /// Loading weights.
     Weights,
     /// First forwards and timings.
@@ -143,110 +142,46 @@ pub enum Phase {
 pub struct Status {
     /// Where it is.
     pub phase: Phase,
-    /// Bytes of weights converted.
+    /// Since it is there.
+    pub phase_age: Duration,
+    /// Bytes of weights loaded; while it downloads, bytes downloaded.
     pub bytes_done: u64,
-    /// Bytes of weights in all; 0 = not known yet.
+    /// Bytes to load or to download in all; 0 = not known yet.
     pub bytes_total: u64,
     /// Since the last sign of life of the engine thread.
     pub heartbeat_age: Duration,
     /// Why it failed.
     pub error: Option<String>,
+    /// Whose fault that is.
+    pub cause: Option<FailureCause>,
     /// Start-up timings: shape name and milliseconds of one step of one sequence; names that end
     /// in ` x4` are steps of four sequences.
     pub step_times_ms: Vec<(String, f64)>,
 }
 
-/// What `spinney check` prints.
-#[derive(Clone, Debug)]
-pub struct CheckOutput {
-    /// The target's tensors.
-    pub target: CheckReport,
-    /// The drafter's.
-    pub drafter: Option<CheckReport>,
-    /// What a server with this configuration would allocate.
-    pub info: ModelInfo,
+/// Whose fault a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// Files of the model are missing, damaged or do not fit together.
+    Files,
+    /// Files could not be fetched; another try may help.
+    Network,
+    /// The device, or too little memory on it.
+    Device,
+    /// The engine's own.
+    Engine,
 }
 
-/// The engine thread.
-#[derive(Debug)]
-pub struct Engine {
-    /// Commands and counters.
-    pub handle: EngineHandle,
-    /// One message per step; closed when the thread ends.
-    pub outputs: Receiver<StepOutput>,
-}
-
-impl Engine {
-    /// Reads the configurations (errors come back at once), then loads and warms up on the engine
-    /// thread; [`EngineHandle::status`] tells when it is ready or has failed.
-    pub fn start(spec: LoadSpec, config: EngineConfig) -> Result<Engine, EngineError> {
-        let (settings, info) = settings_of(&spec, &config)?;
-        let runner_config = settings.runner.clone();
-        let drafter = drafter_of(&spec, &config).cloned();
-        Engine::spawn(settings, info, move |progress| {
-            Runner::load(
-                Cpu::default(),
-                &spec.target,
-                drafter.as_ref(),
-                runner_config,
-                progress,
-            )
-        })
-    }
-
-    /// Starts the thread around whatever `load` makes there.
-    pub(crate) fn spawn<R: StepRunner>(
-        settings: Settings,
-        info: ModelInfo,
-        load: impl FnOnce(&LoadProgress) -> Result<R, ModelError> + Send + 'static,
-    ) -> Result<Engine, EngineError> {
-        let runner = &settings.runner;
-        let shared = Arc::new(Shared::new(
-            info,
-            settings.queue_max,
-            runner.kv_pages,
-            runner.sequences_max,
-        ));
-        let (commands, received) = mpsc::channel();
-        let (sender, outputs) = mpsc::channel();
-        let handle = EngineHandle::new(Arc::clone(&shared), commands);
-        std::thread::Builder::new()
-            .name("engine".into())
-            .spawn(move || step_loop::run(settings, shared, received, sender, load))
-            .map_err(|error| EngineError::Stopped(format!("no thread for it: {error}")))?;
-        Ok(Engine { handle, outputs })
+impl From<&ModelError> for FailureCause {
+    fn from(error: &ModelError) -> Self {
+        match error {
+            ModelError::Unreachable(_) => FailureCause::Network,
+            ModelError::Ops(OpsError::Map { .. } | OpsError::Read { .. }) => FailureCause::Files,
+            ModelError::Ops(_) => FailureCause::Device,
+            _ => FailureCause::Files,
+        }
     }
 }
 
-/// Verifies every tensor and computes the plan, without starting anything.
-pub fn check(spec: &LoadSpec, config: &EngineConfig) -> Result<CheckOutput, EngineError> {
-    let (_, info) = settings_of(spec, config)?;
-    let (target, drafter) = model::check(&spec.target, drafter_of(spec, config))?;
-    Ok(CheckOutput {
-        target,
-        drafter,
-        info,
-    })
-}
-
-/// The drafter, where the algorithm has a use for it.
-fn drafter_of<'a>(spec: &'a LoadSpec, config: &EngineConfig) -> Option<&'a CheckpointSource> {
-    spec.drafter
-        .as_ref()
-        .filter(|_| config.algorithm != Algorithm::None)
-}
-
-fn settings_of(
-    spec: &LoadSpec,
-    config: &EngineConfig,
-) -> Result<(Settings, ModelInfo), EngineError> {
-    let device = match spec.device {
-        Device::Auto | Device::Cpu => Cpu::default().name(),
-        Device::Cuda => match Cuda::open(0).map_err(ModelError::Ops)? {},
-    };
-    let target = ModelConfig::read(&spec.target)?;
-    let drafter = drafter_of(spec, config)
-        .map(|source| DrafterConfig::read(source, &target))
-        .transpose()?;
-    settings::resolve(spec, config, &target, drafter.as_ref(), device)
-}
+/// Work that comes before loading, on the engine thread: fetching files.
+pub type Fetch = Box<dyn FnOnce(&LoadProgress) -> Result<(), ModelError> + Send>;

@@ -183,6 +183,7 @@ mod tests {
             drafted,
             accepted,
             ended: None,
+            not_finite: None,
             prediction: None,
         });
         sequence.emit(accepted + 1, Instant::now());

@@ -1,7 +1,7 @@
 //! Turns options and configurations into the sizes of a runner and facts for people.
 
-use model::{DrafterConfig, Dtype, MemoryPlan, ModelConfig, ModelError, RunnerConfig, Shape};
-use ops::{DEPTH_MAX, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
+use model::{DrafterConfig, MemoryPlan, ModelConfig, ModelError, RunnerConfig, Shape};
+use ops::{Backend, DEPTH_MAX, DeviceMemory, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
 
 use crate::auto::CANDIDATES;
 use crate::shape::{Drafting, STEP_ROWS_MAX};
@@ -42,18 +42,24 @@ struct Speculation {
 }
 
 /// Checks the options against each other and against the model.
-pub(crate) fn resolve(
+pub(crate) fn resolve<B: Backend>(
     spec: &LoadSpec,
     config: &EngineConfig,
     target: &ModelConfig,
     drafter: Option<&DrafterConfig>,
-    device: String,
+    backend: &B,
 ) -> Result<(Settings, ModelInfo), EngineError> {
     check_limits(spec, config, target)?;
     let mut speculation = speculation(config, drafter)?;
     // A tiny vocabulary has fewer candidates.
     speculation.topk = speculation.topk.min(spec.vocab_used);
-    let settings = settings(spec, config, target, &speculation)?;
+    let mut settings = settings::<B>(spec, config, target, &speculation)?;
+    let memory = backend.memory().map_err(ModelError::Ops)?;
+    let room = memory.filter(|_| B::OWN_MEMORY);
+    let per_page = |runner: &RunnerConfig| page_bytes(backend, target, drafter, runner);
+    settings.size_pool(config, target.context_max, |runner| {
+        Some(pages_in(room?, config.memory_fraction, per_page(runner)))
+    })?;
     let runner = &settings.runner;
     let info = ModelInfo {
         model_type: target.model_type.clone(),
@@ -62,8 +68,9 @@ pub(crate) fn resolve(
         vocab_used: spec.vocab_used,
         context_length: runner.context_max,
         tokens_total: runner.kv_pages * PAGE_TOKENS,
-        device,
-        plan: MemoryPlan::of(target, drafter, runner),
+        device: backend.name(),
+        plan: MemoryPlan::of(backend, target, drafter, runner),
+        memory,
         algorithm: config.algorithm,
         budget: speculation.budget,
         topk: speculation.topk,
@@ -72,14 +79,14 @@ pub(crate) fn resolve(
     Ok((settings, info))
 }
 
-fn settings(
+/// Settings whose pool has no size yet.
+fn settings<B: Backend>(
     spec: &LoadSpec,
     config: &EngineConfig,
     target: &ModelConfig,
     speculation: &Speculation,
 ) -> Result<Settings, EngineError> {
-    let (context_max, kv_pages) = pool(config, target.context_max)?;
-    let dtype = spec.dtype.unwrap_or(Dtype::F32);
+    let dtype = spec.dtype.unwrap_or(B::DTYPE);
     let shapes = match speculation.drafting {
         Drafting::Off => vec![Shape::Plain],
         Drafting::Fixed(shape) => vec![Shape::Plain, shape],
@@ -99,14 +106,15 @@ fn settings(
     Ok(Settings {
         runner: RunnerConfig {
             sequences_max: config.running_max,
-            context_max,
-            kv_pages,
+            context_max: target.context_max,
+            kv_pages: 1,
             prefill_rows_max: config.prefill_chunk,
             tree_rows_max,
             topk: speculation.topk,
             weight_dtype: dtype,
             kv_dtype: dtype,
             vocab_used: spec.vocab_used,
+            graphs: true,
         },
         drafting: speculation.drafting,
         shapes,
@@ -141,6 +149,12 @@ fn check_limits(
         .filter(|topk| !(1..=TOPK_MAX).contains(topk))
     {
         return error(format!("a top-k cap of {topk}; it must be 1 to {TOPK_MAX}"));
+    }
+    if !(config.memory_fraction > 0.0 && config.memory_fraction <= 1.0) {
+        return error(format!(
+            "{} of the memory; it must be above 0 and at most 1",
+            config.memory_fraction
+        ));
     }
     let budgets = 1..TREE_ROWS_MAX;
     if let Budget::Fixed(budget) = config.budget
@@ -222,37 +236,86 @@ fn speculation(
     })
 }
 
-/// Context length and pages of the pool.
-fn pool(config: &EngineConfig, model_context: usize) -> Result<(usize, usize), EngineError> {
-    let wanted = model_context.min(config.context_length.unwrap_or(usize::MAX));
-    if wanted < 2 {
-        return error(format!(
-            "a context of {wanted} tokens; it must hold a prompt token and an output token"
-        ));
-    }
-    let one = wanted.div_ceil(PAGE_TOKENS);
-    let all = one.saturating_mul(config.running_max);
-    let pages = match config.tokens_total {
-        Some(tokens) if tokens < PAGE_TOKENS => {
+impl Settings {
+    /// Context length and pages of the pool. `holds`: pages that a device's own memory has room
+    /// for, beside everything else that a runner of these sizes needs.
+    fn size_pool(
+        &mut self,
+        config: &EngineConfig,
+        model_context: usize,
+        holds: impl FnOnce(&RunnerConfig) -> Option<usize>,
+    ) -> Result<(), EngineError> {
+        let wanted = model_context.min(config.context_length.unwrap_or(usize::MAX));
+        if wanted < 2 {
             return error(format!(
-                "a KV pool of {tokens} tokens; it must hold a page of {PAGE_TOKENS} at least"
+                "a context of {wanted} tokens; it must hold a prompt token and an output token"
             ));
         }
-        Some(tokens) => all.min(tokens / PAGE_TOKENS),
-        None => {
-            let asked = config.context_length.map_or(0, |_| one);
-            all.min(asked.max(POOL_TOKENS_DEFAULT / PAGE_TOKENS))
+        self.runner.context_max = wanted;
+        let one = wanted.div_ceil(PAGE_TOKENS);
+        let all = one.saturating_mul(config.running_max);
+        let pages = match config.tokens_total {
+            Some(tokens) if tokens < PAGE_TOKENS => {
+                return error(format!(
+                    "a KV pool of {tokens} tokens; it must hold a page of {PAGE_TOKENS} at least"
+                ));
+            }
+            Some(tokens) => tokens / PAGE_TOKENS,
+            None => holds(&self.runner).unwrap_or_else(|| {
+                let asked = config.context_length.map_or(0, |_| one);
+                asked.max(POOL_TOKENS_DEFAULT / PAGE_TOKENS)
+            }),
+        };
+        // A device that is too small is told about with the smallest plan there is.
+        let pages = all.min(pages).max(1);
+        let context = wanted.min(pages * PAGE_TOKENS);
+        if context < config.context_length.unwrap_or(model_context) {
+            tracing::info!(
+                context,
+                "context length lowered to what model and KV pool hold"
+            );
         }
-    };
-    let context = wanted.min(pages * PAGE_TOKENS);
-    if context < config.context_length.unwrap_or(model_context) {
-        tracing::info!(
-            context,
-            "context length lowered to what model and KV pool hold"
-        );
+        self.runner.kv_pages = pages;
+        self.runner.context_max = context;
+        Ok(())
     }
-    Ok((context, pages))
 }
 
+/// What a plan takes: without the KV pool, and for each page of it.
+#[derive(Clone, Copy, Debug)]
+struct PlanBytes {
+    fixed: u64,
+    page: u64,
+}
+
+fn page_bytes<B: Backend>(
+    backend: &B,
+    target: &ModelConfig,
+    drafter: Option<&DrafterConfig>,
+    runner: &RunnerConfig,
+) -> PlanBytes {
+    let total = |kv_pages| {
+        let runner = RunnerConfig {
+            kv_pages,
+            ..runner.clone()
+        };
+        MemoryPlan::of(backend, target, drafter, &runner).total_bytes()
+    };
+    let (one, two) = (total(1), total(2));
+    PlanBytes {
+        fixed: one - (two - one),
+        page: two - one,
+    }
+}
+
+/// Pages that fit into this share of the memory, less what others have taken of it.
+fn pages_in(memory: DeviceMemory, fraction: f64, bytes: PlanBytes) -> usize {
+    let kept = (memory.total as f64 * (1.0 - fraction)) as u64;
+    let left = memory.free.saturating_sub(kept).saturating_sub(bytes.fixed);
+    usize::try_from(left / bytes.page.max(1)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod pool_tests;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use model::LoadProgress;
 
 use crate::stats::Counters;
-use crate::{EngineStats, ModelInfo, Phase, RequestId, Status};
+use crate::{EngineStats, FailureCause, ModelInfo, Phase, RequestId, Status};
 
 /// The engine's life. Requests are taken under its lock, so none slips in after an end.
 #[derive(Debug)]
@@ -15,9 +15,17 @@ pub(crate) struct Life {
     /// Where it is.
     pub(crate) phase: Phase,
     /// Why it failed.
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<Failure>,
+    entered: Instant,
     step_times_ms: Vec<(String, f64)>,
     last_id: u64,
+}
+
+/// Why an engine ended, and whose fault that is.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) cause: FailureCause,
+    pub(crate) reason: String,
 }
 
 impl Life {
@@ -39,11 +47,13 @@ pub(crate) struct Shared {
     pub(crate) waiting: AtomicUsize,
     /// Bytes loaded.
     pub(crate) progress: LoadProgress,
+    /// Bytes downloaded.
+    pub(crate) download: LoadProgress,
     life: Mutex<Life>,
     counters: Mutex<Counters>,
     born: Instant,
     beat_ms: AtomicU64,
-    /// `progress.done` when last looked at: loading counts as a sign of life.
+    /// Bytes of both when last looked at: loading counts as a sign of life.
     progress_seen: AtomicU64,
 }
 
@@ -59,9 +69,11 @@ impl Shared {
             queue_max,
             waiting: AtomicUsize::new(0),
             progress: LoadProgress::default(),
+            download: LoadProgress::default(),
             life: Mutex::new(Life {
                 phase: Phase::Init,
                 error: None,
+                entered: Instant::now(),
                 step_times_ms: Vec::new(),
                 last_id: 0,
             }),
@@ -97,14 +109,15 @@ impl Shared {
         let mut life = self.life();
         if matches!(
             life.phase,
-            Phase::Init | Phase::Weights | Phase::Warmup | Phase::Ready
+            Phase::Init | Phase::Download | Phase::Weights | Phase::Warmup | Phase::Ready
         ) {
             life.phase = phase;
+            life.entered = Instant::now();
         }
     }
 
     /// The thread has ended or is about to, on request or because of `error`.
-    pub(crate) fn end(&self, error: Option<String>) {
+    pub(crate) fn end(&self, error: Option<Failure>) {
         let mut life = self.life();
         life.phase = match error {
             Some(_) => Phase::Failed,
@@ -122,12 +135,18 @@ impl Shared {
     pub(crate) fn status(&self) -> Status {
         let heartbeat_age = self.heartbeat_age();
         let life = self.life();
+        let progress = match life.phase {
+            Phase::Download => &self.download,
+            _ => &self.progress,
+        };
         Status {
             phase: life.phase,
-            bytes_done: self.progress.done.load(Ordering::Relaxed),
-            bytes_total: self.progress.total.load(Ordering::Relaxed),
+            phase_age: life.entered.elapsed(),
+            bytes_done: progress.done.load(Ordering::Relaxed),
+            bytes_total: progress.total.load(Ordering::Relaxed),
             heartbeat_age,
-            error: life.error.clone(),
+            error: life.error.as_ref().map(|error| error.reason.clone()),
+            cause: life.error.as_ref().map(|error| error.cause),
             step_times_ms: life.step_times_ms.clone(),
         }
     }
@@ -141,7 +160,8 @@ impl Shared {
     }
 
     fn heartbeat_age(&self) -> Duration {
-        let done = self.progress.done.load(Ordering::Relaxed);
+        let bytes = |progress: &LoadProgress| progress.done.load(Ordering::Relaxed);
+        let done = bytes(&self.progress) + bytes(&self.download);
         if self.progress_seen.swap(done, Ordering::Relaxed) != done {
             self.beat();
         }

@@ -198,6 +198,7 @@ mod tests {
                     drafted: shape.rows() - 1,
                     accepted,
                     ended: None,
+                    not_finite: None,
                     prediction: None,
                 },
             );

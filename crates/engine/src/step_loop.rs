@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use model::{
-    Chunk, CutReason, Emitted, LoadProgress, ModelError, PromptLogprobs, SequenceStart,
-    SequenceStep, Shape, StepTiming,
+    Chunk, CutReason, Emitted, ModelError, PromptLogprobs, SequenceStart, SequenceStep, Shape,
+    StepTiming,
 };
 
 use crate::auto::Auto;
@@ -17,11 +17,11 @@ use crate::kv_pool::KvPool;
 use crate::scheduler::{ChunkPlan, Scheduler, SchedulerLimits, Waiting, Work};
 use crate::settings::Settings;
 use crate::shape::{self, Drafting, STEP_ROWS_MAX};
-use crate::shared::Shared;
+use crate::shared::{Failure, Shared};
 use crate::state_pool::StatePool;
 use crate::step_runner::StepRunner;
-use crate::warm_up::warm_up;
-use crate::{Finish, FinishReason, Phase, RequestId, RequestStats, RequestUpdate};
+use crate::warm_up::{WarmUp, warm_up};
+use crate::{FailureCause, Finish, FinishReason, Phase, RequestId, RequestStats, RequestUpdate};
 use crate::{StepOutput, TokenUpdate};
 
 /// An idle thread shows that it is alive this often.
@@ -33,12 +33,12 @@ pub(crate) fn run<R: StepRunner>(
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     outputs: Sender<StepOutput>,
-    load: impl FnOnce(&LoadProgress) -> Result<R, ModelError>,
+    load: impl FnOnce(&Shared) -> Result<R, ModelError>,
 ) {
     let (runner, auto) = match guarded(|| prepare(&settings, &shared, load)) {
         Ok(ready) => ready,
         Err(error) => {
-            tracing::error!(%error, "the engine did not start");
+            tracing::error!(error = error.reason, "the engine did not start");
             shared.end(Some(error));
             return;
         }
@@ -66,27 +66,34 @@ pub(crate) fn run<R: StepRunner>(
     step_loop.shared.enter(Phase::Ready);
     let error = guarded(|| step_loop.serve()).err();
     if let Some(error) = &error {
-        tracing::error!(%error, "the engine failed");
+        tracing::error!(error = error.reason, "the engine failed");
     }
-    let reason = error
-        .clone()
-        .map_or(FinishReason::Aborted, FinishReason::Error);
+    let reason = match &error {
+        Some(error) => FinishReason::Error(error.reason.clone()),
+        None => FinishReason::Aborted,
+    };
     // First the phase: from here on nothing is taken, so what the channel holds is all there is.
     step_loop.shared.end(error);
     step_loop.end_all(&reason);
 }
 
 /// Errors and panics as text.
-fn guarded<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
+fn guarded<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, Failure> {
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
+        Ok(result) => result.map_err(|error| Failure {
+            cause: FailureCause::from(&error),
+            reason: error.to_string(),
+        }),
         Err(payload) => {
             let text = payload
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| payload.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
-            Err(format!("a broken invariant: {text}"))
+            Err(Failure {
+                cause: FailureCause::Engine,
+                reason: format!("a broken invariant: {text}"),
+            })
         }
     }
 }
@@ -94,17 +101,25 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String>
 fn prepare<R: StepRunner>(
     settings: &Settings,
     shared: &Shared,
-    load: impl FnOnce(&LoadProgress) -> Result<R, ModelError>,
+    load: impl FnOnce(&Shared) -> Result<R, ModelError>,
 ) -> Result<(R, Option<Auto>), ModelError> {
     shared.enter(Phase::Weights);
-    let mut runner = load(&shared.progress)?;
+    let mut runner = load(shared)?;
     if settings.skip_warmup {
         return Ok((runner, None));
     }
     shared.beat();
     shared.enter(Phase::Warmup);
     let auto = settings.drafting == Drafting::Auto;
-    let table = warm_up(&mut runner, &settings.shapes, auto, || shared.beat())?;
+    let plan = WarmUp {
+        shapes: &settings.shapes,
+        batch: auto,
+        drafting_max: match settings.draft_batch_max {
+            0 => usize::MAX,
+            most => most,
+        },
+    };
+    let table = warm_up(&mut runner, plan, || shared.beat())?;
     for (name, ms) in table.lines() {
         tracing::info!(shape = name, ms, "timed a step");
     }
@@ -399,6 +414,10 @@ impl<R: StepRunner> StepLoop<R> {
                 result.slot, step.slot,
                 "outputs in the order of the sequences"
             );
+            if let Some(fault) = result.not_finite {
+                ended.push((index, FinishReason::Error(fault)));
+                continue;
+            }
             let sequence = &mut self.scheduler.running[index];
             sequence.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.

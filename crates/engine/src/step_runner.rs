@@ -1,7 +1,8 @@
 //! What the step loop needs of a model, so that it can be tested without one.
 
 use model::{
-    Chunk, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart, SequenceStep, StepOutput,
+    Chunk, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart, SequenceStep, StepKey,
+    StepOutput,
 };
 use ops::Backend;
 
@@ -15,6 +16,8 @@ pub(crate) trait StepRunner {
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError>;
     /// [`Runner::step`].
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError>;
+    /// [`Runner::record`].
+    fn record(&mut self, key: StepKey) -> Result<bool, ModelError>;
 }
 
 impl<B: Backend> StepRunner for Runner<B> {
@@ -32,5 +35,9 @@ impl<B: Backend> StepRunner for Runner<B> {
 
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
         Runner::step(self, sequences)
+    }
+
+    fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {
+        Runner::record(self, key)
     }
 }

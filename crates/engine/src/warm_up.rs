@@ -1,8 +1,9 @@
-//! First forwards: they touch all memory, find numbers that are not finite, and time the shapes.
+//! First forwards: they touch all memory, find numbers that are not finite, record steps where the
+//! device can, and time the shapes.
 
 use std::time::Instant;
 
-use model::{Chunk, ModelError, SamplingParams, SequenceStart, SequenceStep, Shape};
+use model::{Chunk, ModelError, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey};
 use ops::EMIT_MAX;
 
 use crate::kv_pool::{BlockTable, KvPool};
@@ -17,6 +18,17 @@ const PROMPT: usize = 16;
 const TIMED_STEPS: usize = 5;
 /// Timing of a shape ends early once it took this long.
 const LONG_MS: f64 = 500.0;
+
+/// What is timed and recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WarmUp<'a> {
+    /// The shapes that requests may use.
+    pub(crate) shapes: &'a [Shape],
+    /// Time steps of up to [`BATCH`] sequences too.
+    pub(crate) batch: bool,
+    /// No step drafts for more sequences than this.
+    pub(crate) drafting_max: usize,
+}
 
 /// A dummy request in slot 0, 1, ...
 struct Scratch {
@@ -33,24 +45,82 @@ impl Scratch {
     }
 }
 
-/// Times every shape with one sequence, and with up to [`BATCH`] where `batch` asks for it. Shapes
-/// that the context cannot hold are left out. Calls `beat` after every step.
+/// A step of fresh sequences of one shape, again and again.
+struct Repeated {
+    sequences: Vec<Scratch>,
+    steps: Vec<SequenceStep>,
+    ended: bool,
+}
+
+impl Repeated {
+    /// `None` if `count` sequences do not fit.
+    fn begin<R: StepRunner>(
+        runner: &mut R,
+        shape: Shape,
+        count: usize,
+        beat: &impl Fn(),
+    ) -> Result<Option<Self>, ModelError> {
+        let mut kv = KvPool::new(runner.config().kv_pages);
+        let mut sequences = Vec::with_capacity(count);
+        for slot in 0..count {
+            match begin(runner, &mut kv, slot)? {
+                Some(scratch) => sequences.push(scratch),
+                None => return Ok(None),
+            }
+            beat();
+        }
+        let steps = (0..count).map(|slot| SequenceStep { slot, shape });
+        Ok(Some(Repeated {
+            steps: steps.collect(),
+            sequences,
+            ended: false,
+        }))
+    }
+
+    /// Milliseconds of a step; `None` if the sequences have no room for one.
+    fn step<R: StepRunner>(
+        &mut self,
+        runner: &mut R,
+        beat: &impl Fn(),
+    ) -> Result<Option<f64>, ModelError> {
+        let rows = self.steps[0].shape.rows();
+        if self.ended || !self.sequences.iter().all(|s| s.has_room(rows)) {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let output = runner.step(&self.steps)?;
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        beat();
+        for (sequence, step) in self.sequences.iter_mut().zip(output.sequences) {
+            if let Some(fault) = step.not_finite {
+                return Err(ModelError::NotFinite(fault));
+            }
+            sequence.emitted += step.tokens.len();
+            self.ended |= step.ended.is_some();
+        }
+        Ok(Some(ms))
+    }
+}
+
+/// Records and times every shape with one sequence, and with up to [`BATCH`] where that is asked
+/// for. Shapes that the context cannot hold are left out. Calls `beat` after every step.
 pub(crate) fn warm_up<R: StepRunner>(
     runner: &mut R,
-    shapes: &[Shape],
-    batch: bool,
+    plan: WarmUp<'_>,
     beat: impl Fn(),
 ) -> Result<TimingTable, ModelError> {
     let sequences = BATCH.min(runner.config().sequences_max);
     let mut table = TimingTable {
         batch: sequences,
-        shapes: Vec::with_capacity(shapes.len()),
+        shapes: Vec::with_capacity(plan.shapes.len()),
     };
-    for &shape in shapes {
+    let mut records = runner.config().graphs;
+    for &shape in plan.shapes {
+        records = records && record(runner, shape, plan.drafting_max, &beat)?;
         let Some(one_ms) = step_ms(runner, shape, 1, &beat)? else {
             continue;
         };
-        let batch_ms = match batch && sequences > 1 {
+        let batch_ms = match plan.batch && sequences > 1 {
             true => step_ms(runner, shape, sequences, &beat)?,
             false => None,
         };
@@ -63,6 +133,39 @@ pub(crate) fn warm_up<R: StepRunner>(
     Ok(table)
 }
 
+/// Records the steps of one shape with 1, 2, ... sequences, each key after a step that has it.
+/// `false`: the device records nothing.
+fn record<R: StepRunner>(
+    runner: &mut R,
+    shape: Shape,
+    drafting_max: usize,
+    beat: &impl Fn(),
+) -> Result<bool, ModelError> {
+    let sequences_max = runner.config().sequences_max;
+    let most = match shape {
+        Shape::Plain => sequences_max,
+        Shape::Chain(_) | Shape::Tree(_) => drafting_max.min(sequences_max),
+    };
+    let mut smaller = 0;
+    for (count, key) in StepKey::uniform(shape, sequences_max) {
+        if smaller >= most {
+            break;
+        }
+        smaller = count;
+        let Some(mut steps) = Repeated::begin(runner, shape, count.min(most), beat)? else {
+            break;
+        };
+        if steps.step(runner, beat)?.is_none() {
+            break;
+        }
+        if !runner.record(key)? {
+            return Ok(false);
+        }
+        beat();
+    }
+    Ok(true)
+}
+
 /// Median milliseconds of a step of `count` fresh sequences; `None` if they do not fit.
 fn step_ms<R: StepRunner>(
     runner: &mut R,
@@ -70,29 +173,16 @@ fn step_ms<R: StepRunner>(
     count: usize,
     beat: &impl Fn(),
 ) -> Result<Option<f64>, ModelError> {
-    let mut kv = KvPool::new(runner.config().kv_pages);
-    let mut sequences = Vec::with_capacity(count);
-    for slot in 0..count {
-        match begin(runner, &mut kv, slot)? {
-            Some(scratch) => sequences.push(scratch),
-            None => return Ok(None),
-        }
-        beat();
-    }
-    let steps: Vec<SequenceStep> = (0..count)
-        .map(|slot| SequenceStep { slot, shape })
-        .collect();
+    let Some(mut steps) = Repeated::begin(runner, shape, count, beat)? else {
+        return Ok(None);
+    };
     let mut times = Vec::with_capacity(1 + TIMED_STEPS);
-    while times.len() <= TIMED_STEPS && sequences.iter().all(|s| s.has_room(shape.rows())) {
-        let began = Instant::now();
-        let output = runner.step(&steps)?;
-        times.push(began.elapsed().as_secs_f64() * 1e3);
-        beat();
-        for (sequence, step) in sequences.iter_mut().zip(&output.sequences) {
-            sequence.emitted += step.tokens.len();
-        }
-        let long = times.len() > 1 && times.iter().sum::<f64>() > LONG_MS;
-        if long || output.sequences.iter().any(|step| step.ended.is_some()) {
+    while times.len() <= TIMED_STEPS {
+        let Some(ms) = steps.step(runner, beat)? else {
+            break;
+        };
+        times.push(ms);
+        if times.len() > 1 && times.iter().sum::<f64>() > LONG_MS {
             break;
         }
     }

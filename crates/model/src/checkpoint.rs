@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{DType, Device, Tensor};
+use ops::{Dtype, Piece};
 use safetensors::{Dtype as FileDtype, SafeTensors};
 
 use crate::source::FileBytes;
-use crate::{CheckpointSource, LoadProgress, ModelError};
-
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+use crate::weight_files::{INDEX, SINGLE, index};
+use crate::{CheckpointSource, ModelError};
 
 /// Where one tensor lies.
+#[derive(Clone)]
 struct Entry {
     /// Name as written in the file.
     written: String,
@@ -24,6 +23,7 @@ struct Entry {
 
 /// Tensors by canonical name, from one file or a sharded set. Every tensor must be taken exactly
 /// once; what is left at [`Checkpoint::finish`] is an error.
+#[derive(Clone)]
 pub(crate) struct Checkpoint {
     shards: Vec<(String, FileBytes)>,
     entries: BTreeMap<String, Entry>,
@@ -35,7 +35,32 @@ pub(crate) struct Checkpoint {
     pub(crate) values: u64,
     /// Refuse values that are not finite.
     check_finite: bool,
-    progress: LoadProgress,
+}
+
+/// Values of a tensor, still in their file.
+#[derive(Clone)]
+pub(crate) struct FileTensor {
+    bytes: FileBytes,
+    start: usize,
+    len: usize,
+    dtype: Dtype,
+}
+
+impl FileTensor {
+    /// All values.
+    pub(crate) fn piece(&self) -> Piece<'_> {
+        Piece {
+            source: &self.bytes,
+            start: self.start,
+            len: self.len,
+            dtype: self.dtype,
+        }
+    }
+
+    /// Bytes in the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.len * self.dtype.bytes()) as u64
+    }
 }
 
 /// Maps a tensor name of a file to the canonical one; `None` = skip.
@@ -63,18 +88,9 @@ impl Checkpoint {
         source: &CheckpointSource,
         naming: Naming,
         check_finite: bool,
-        progress: &LoadProgress,
     ) -> Result<Self, ModelError> {
-        let index = source.has(INDEX).then(|| index(source)).transpose()?;
-        let files: Vec<String> = match &index {
-            Some(map) => {
-                let mut files: Vec<String> = map.values().cloned().collect();
-                files.sort();
-                files.dedup();
-                files
-            }
-            None => vec![SINGLE.to_owned()],
-        };
+        let index = index(source)?;
+        let files = source.weight_files()?;
         let mut checkpoint = Checkpoint {
             shards: Vec::new(),
             entries: BTreeMap::new(),
@@ -82,7 +98,6 @@ impl Checkpoint {
             taken: 0,
             values: 0,
             check_finite,
-            progress: progress.clone(),
         };
         for file in &files {
             if !source.has(file) {
@@ -104,13 +119,13 @@ impl Checkpoint {
         if let Some(map) = index {
             checkpoint.all_found(&source.display(INDEX), &map, naming)?;
         }
-        let bytes: usize = checkpoint
-            .entries
-            .values()
-            .map(|entry| entry.range.len())
-            .sum();
-        progress.expect(bytes as u64);
         Ok(checkpoint)
+    }
+
+    /// Bytes of all tensors that are left.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes: usize = self.entries.values().map(|entry| entry.range.len()).sum();
+        bytes as u64
     }
 
     fn add_shard(
@@ -187,8 +202,8 @@ impl Checkpoint {
         self.entries.contains_key(name)
     }
 
-    /// Takes a tensor of this shape as f32 on the host.
-    pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    /// Takes a tensor of this shape.
+    pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Result<FileTensor, ModelError> {
         let Some(entry) = self.entries.remove(name) else {
             return Err(ModelError::Tensor {
                 file: self
@@ -213,27 +228,26 @@ impl Checkpoint {
             )));
         }
         let dtype = match entry.dtype {
-            FileDtype::F32 => DType::F32,
-            FileDtype::F16 => DType::F16,
-            FileDtype::BF16 => DType::BF16,
+            FileDtype::F32 => Dtype::F32,
+            FileDtype::F16 => Dtype::F16,
+            FileDtype::BF16 => Dtype::Bf16,
             other => return Err(error(format!("expected BF16, F16 or F32, found {other:?}"))),
         };
-        let raw = &bytes.as_slice()[entry.range.clone()];
-        let tensor = Tensor::from_raw_buffer(raw, dtype, shape, &Device::Cpu)
-            .and_then(|tensor| tensor.to_dtype(DType::F32))
-            .map_err(|cause| error(cause.to_string()))?;
-        if self.check_finite {
-            let values = flat(&tensor);
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                return Err(error(format!(
-                    "value {at} is {}; expected finite values",
-                    values[at]
-                )));
-            }
+        let tensor = FileTensor {
+            bytes: bytes.clone(),
+            start: entry.range.start,
+            len: shape.iter().product(),
+            dtype,
+        };
+        if self.check_finite
+            && let Some((at, value)) = tensor.piece().first_not_finite()?
+        {
+            return Err(error(format!(
+                "value {at} is {value}; expected finite values"
+            )));
         }
-        self.progress.add(entry.range.len() as u64);
         self.taken += 1;
-        self.values += tensor.elem_count() as u64;
+        self.values += tensor.len as u64;
         Ok(tensor)
     }
 
@@ -255,41 +269,4 @@ impl Checkpoint {
             skipped: self.skipped,
         })
     }
-}
-
-/// A host tensor's values, row-major.
-pub(crate) fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor
-        .flatten_all()
-        .and_then(|flat| flat.to_vec1::<f32>())
-        .expect("host tensors of the loader are contiguous f32")
-}
-
-fn index(source: &CheckpointSource) -> Result<BTreeMap<String, String>, ModelError> {
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
-    let text = source.text(INDEX)?;
-    let error = |reason: String| ModelError::File {
-        file: source.display(INDEX),
-        reason,
-    };
-    let index: Index = serde_json::from_str(&text)
-        .map_err(|cause| error(format!("expected an object with weight_map: {cause}")))?;
-    if index.weight_map.is_empty() {
-        return Err(error("weight_map is empty".into()));
-    }
-    if let Some(bad) = index.weight_map.values().find(|file| {
-        let mut parts = std::path::Path::new(file).components();
-        !matches!(
-            (parts.next(), parts.next()),
-            (Some(std::path::Component::Normal(_)), None)
-        )
-    }) {
-        return Err(error(format!(
-            "\"{bad}\" is not the name of a file in the same folder"
-        )));
-    }
-    Ok(index.weight_map)
 }

@@ -1,13 +1,13 @@
 //! The DFlash drafter: context keys and values from tapped features, and the block forward.
 
 use ops::{
-    Backend, Batch, ContextRows, DraftAttention, Embed, GatherRows, KvLayer, KvTarget, NormRope,
-    OpsError, QuerySource, RmsNorm, Rows, Slots,
+    Backend, Batch, ContextRows, DraftAttention, Embed, GatherRows, KvLayer, KvTarget,
+    LinearAddNorm, NormRope, OpsError, QuerySource, RmsNorm, Rows, Slots, Summation,
 };
 
 use crate::DrafterConfig;
-use crate::target::{add_row_parallel, mlp, store};
-use crate::weights::{DrafterLayer, DrafterWeights};
+use crate::target::{NextNorm, act, float, mlp};
+use crate::weights::DrafterWeights;
 use crate::workspace::Workspace;
 
 /// Weights, sizes and context of the drafter.
@@ -18,8 +18,8 @@ pub(crate) struct Drafter<B: Backend> {
     /// all rows; their window is a mask.
     pub(crate) caches: Vec<KvLayer<B>>,
     /// `[block rows, kv_heads, head_dim]`: keys of the block at hand.
-    pub(crate) block_keys: B::Buf<f32>,
-    pub(crate) block_values: B::Buf<f32>,
+    pub(crate) block_keys: B::Buf<B::Act>,
+    pub(crate) block_values: B::Buf<B::Act>,
 }
 
 impl<B: Backend> Drafter<B> {
@@ -42,24 +42,27 @@ impl<B: Backend> Drafter<B> {
             x: &ws.taps,
             out: &mut ws.features,
         })?;
-        backend.linear(store(rows, &ws.features, &weights.features, &mut ws.x))?;
-        self.norm(backend, rows, &ws.x, &weights.features_norm, &mut ws.h)?;
-        for (layer, cache) in weights.layers.iter().zip(&mut self.caches) {
-            backend.linear(store(rows, &ws.h, &layer.attention.kv, &mut ws.kv))?;
+        backend.linear(float(rows, &ws.features, &weights.features, &mut ws.x))?;
+        self.norm(backend, rows, &weights.features_norm, ws)?;
+        let width = config.context_width();
+        backend.linear(act(rows, &ws.h, &weights.context_kv, &mut ws.mixed, width))?;
+        for (index, layer) in weights.layers.iter().enumerate() {
             backend.norm_rope(NormRope {
                 rows,
                 head_dim: config.head_dim,
                 rotary: config.head_dim,
                 frequency: &weights.frequency,
                 eps: config.norm_eps,
+                x: &ws.mixed,
+                row_stride: width,
                 query: None,
                 kv_heads: config.kv_heads,
-                kv: &ws.kv,
+                kv_offset: index * 2 * config.kv_heads * config.head_dim,
                 key_weight: &layer.attention.key_norm,
                 target: KvTarget::Listed {
                     context,
                     slots,
-                    cache,
+                    cache: &mut self.caches[index],
                 },
             })?;
         }
@@ -84,15 +87,22 @@ impl<B: Backend> Drafter<B> {
             table: embedding,
             out: &mut ws.x,
         })?;
+        self.norm(backend, rows, self.input_norm(0), ws)?;
         for index in 0..self.weights.layers.len() {
-            let norm = &self.weights.layers[index].input_norm;
-            self.norm(backend, rows, &ws.x, norm, &mut ws.h)?;
-            self.attention(backend, index, batch, capacity, slots, ws)?;
-            let layer = &self.weights.layers[index];
-            self.norm(backend, rows, &ws.x, &layer.post_norm, &mut ws.h)?;
-            mlp(backend, rows, &layer.mlp, ws)?;
+            self.attention(backend, index, batch, rows, slots, ws)?;
+            let norm = NextNorm {
+                weight: self.input_norm(index + 1),
+                eps: self.config.norm_eps,
+            };
+            mlp(backend, rows, &self.weights.layers[index].mlp, norm, ws)?;
         }
-        self.norm(backend, rows, &ws.x, &self.weights.norm, &mut ws.h)
+        Ok(())
+    }
+
+    /// The norm in front of layer `index`; behind the last layer the final one.
+    fn input_norm(&self, index: usize) -> &B::Buf<f32> {
+        let layer = self.weights.layers.get(index);
+        layer.map_or(&self.weights.norm, |layer| &layer.input_norm)
     }
 
     fn attention(
@@ -100,31 +110,29 @@ impl<B: Backend> Drafter<B> {
         backend: &B,
         index: usize,
         batch: &Batch<B>,
-        capacity: usize,
+        rows: Rows<'_, B>,
         slots: &Slots<B>,
         ws: &mut Workspace<B>,
     ) -> Result<(), OpsError> {
-        let (config, rows) = (&self.config, batch.rows(capacity));
-        let DrafterLayer {
-            attention: weights, ..
-        } = &self.weights.layers[index];
-        backend.linear(store(rows, &ws.h, &weights.query, &mut ws.query_gate))?;
-        backend.linear(store(rows, &ws.h, &weights.kv, &mut ws.kv))?;
+        let (config, layer) = (&self.config, &self.weights.layers[index]);
+        let (weights, width) = (&layer.attention, config.mixed_width());
+        backend.linear(act(rows, &ws.h, &weights.mixed, &mut ws.mixed, width))?;
         backend.norm_rope(NormRope {
             rows,
             head_dim: config.head_dim,
             rotary: config.head_dim,
             frequency: &self.weights.frequency,
             eps: config.norm_eps,
+            x: &ws.mixed,
+            row_stride: width,
             query: Some(QuerySource {
                 heads: config.attention_heads,
-                x: &ws.query_gate,
-                stride: config.head_dim,
+                head_stride: config.head_dim,
                 weight: &weights.query_norm,
                 out: &mut ws.query,
             }),
             kv_heads: config.kv_heads,
-            kv: &ws.kv,
+            kv_offset: config.attention_heads * config.head_dim,
             key_weight: &weights.key_norm,
             target: KvTarget::Block {
                 batch,
@@ -145,30 +153,33 @@ impl<B: Backend> Drafter<B> {
             block_values: &self.block_values,
             out: &mut ws.attention,
         })?;
-        backend.linear(add_row_parallel(
+        backend.linear_add_norm(LinearAddNorm {
             rows,
-            &ws.attention,
-            &weights.output,
-            &mut ws.x,
-        ))
+            x: &ws.attention,
+            weight: &weights.output,
+            summation: Summation::EightBlocks,
+            residual: &mut ws.x,
+            norm_weight: &layer.post_norm,
+            eps: config.norm_eps,
+            normed: &mut ws.h,
+        })
     }
 
+    /// `workspace.h = norm(workspace.x)`.
     fn norm(
         &self,
         backend: &B,
         rows: Rows<'_, B>,
-        x: &B::Buf<f32>,
         weight: &B::Buf<f32>,
-        out: &mut B::Buf<f32>,
+        ws: &mut Workspace<B>,
     ) -> Result<(), OpsError> {
-        let (dim, eps) = (self.config.hidden_size, self.config.norm_eps);
         backend.rms_norm(RmsNorm {
             rows,
-            dim,
-            eps,
-            x,
+            dim: self.config.hidden_size,
+            eps: self.config.norm_eps,
+            x: &ws.x,
             weight,
-            out,
+            out: &mut ws.h,
         })
     }
 }

@@ -21,6 +21,12 @@ pub enum ModelError {
         /// What was expected and what was found.
         reason: String,
     },
+    /// Files cannot be had from where they are.
+    #[error("{0}")]
+    Source(String),
+    /// Files cannot be had right now; another try may help.
+    #[error("{0}")]
+    Unreachable(String),
     /// The drafter does not fit the target.
     #[error("the drafter does not fit the target: {0}")]
     Mismatch(String),

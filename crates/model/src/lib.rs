@@ -8,20 +8,27 @@ mod checkpoint;
 mod config;
 mod drafter;
 mod error;
+mod load_format;
+mod loader;
 mod plan;
 mod runner;
 mod source;
 mod target;
+mod traffic;
+mod weight_files;
 mod weights;
 mod workspace;
 
 pub use check::{CheckReport, check};
 pub use config::{DrafterConfig, LayerKind, ModelConfig};
 pub use error::ModelError;
+pub use load_format::LoadFormat;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    Chunk, Emitted, PrefillOutput, PromptLogprobs, Runner, RunnerConfig, SequenceStart,
-    SequenceStep, Shape, StepOutput, StepSequence, StepTiming, TokenLogprob,
+    AcceptanceLaw, Chunk, DeviceTimes, Emitted, ModelSources, PrefillOutput, PromptLogprobs,
+    Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepParts,
+    StepSequence, StepTiming, TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};
+pub use traffic::StepTraffic;

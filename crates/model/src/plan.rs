@@ -1,13 +1,16 @@
 //! The memory plan: what is allocated at start, before the first request.
 
 use ops::{
-    EMIT_MAX, GdnState, KvLayer, LOGIT_BIAS_MAX, PAGE_TOKENS, STOP_IDS_MAX, SamplingRow,
-    TREE_ROWS_MAX,
+    Backend, EMIT_MAX, GdnJournal, GdnState, KvLayer, LOGIT_BIAS_MAX, PAGE_TOKENS, STOP_IDS_MAX,
+    SamplingRow, ScratchNeeds, TREE_ROWS_MAX,
 };
 
 use crate::runner::{bucket, result_bytes};
 use crate::workspace::{LOGITS_SLICE_ROWS, Widths, WorkspaceRows};
 use crate::{DrafterConfig, LayerKind, ModelConfig, RunnerConfig};
+
+const TARGET_WEIGHTS: &str = "target weights";
+const DRAFTER_WEIGHTS: &str = "drafter weights";
 
 /// One line of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +39,8 @@ pub(crate) struct RunnerRows {
     pub(crate) verify: usize,
     /// Block rows of the drafter, anchors included.
     pub(crate) blocks: usize,
-    /// Block rows whose logits are needed.
-    pub(crate) drafted: usize,
+    /// Rows picked out of a forward for the head.
+    pub(crate) selected: usize,
     pub(crate) logits: usize,
 }
 
@@ -46,13 +49,14 @@ impl RunnerRows {
         let largest = *ops::ROW_BUCKETS.last().expect("there are buckets");
         let sequences = config.sequences_max;
         let verify = bucket((sequences * config.tree_rows_max).min(largest));
-        let drafted = drafter.map_or(0, |sizes| sequences * sizes.depths());
+        let blocks = drafter.map_or(0, |sizes| sequences * sizes.block_size);
+        let selected = LOGITS_SLICE_ROWS.max(sequences);
         RunnerRows {
             prefill: config.prefill_rows_max,
             verify,
-            blocks: drafter.map_or(0, |sizes| sequences * sizes.block_size),
-            drafted,
-            logits: verify.max(drafted).max(LOGITS_SLICE_ROWS).max(sequences),
+            blocks,
+            selected,
+            logits: verify.max(blocks).max(selected),
         }
     }
 
@@ -66,8 +70,9 @@ impl RunnerRows {
 }
 
 impl MemoryPlan {
-    /// What a runner of these sizes allocates.
-    pub fn of(
+    /// What a runner of these sizes allocates on the device.
+    pub fn of<B: Backend>(
+        backend: &B,
         target: &ModelConfig,
         drafter: Option<&DrafterConfig>,
         config: &RunnerConfig,
@@ -75,7 +80,7 @@ impl MemoryPlan {
         let rows = RunnerRows::of(drafter, config);
         let widths = Widths::of(target, drafter);
         let pool = |layers: usize, heads: usize, head_dim: usize| {
-            layers * KvLayer::<ops::Cpu>::bytes(config.kv_dtype, config.kv_pages, heads, head_dim)
+            layers * KvLayer::<B>::bytes(config.kv_dtype, config.kv_pages, heads, head_dim)
         };
         let mut lines = Vec::new();
         let mut line = |part, bytes: usize| {
@@ -84,9 +89,9 @@ impl MemoryPlan {
                 bytes: bytes as u64,
             })
         };
-        line("target weights", target_weight_bytes(target, config));
+        line(TARGET_WEIGHTS, target_weight_bytes(target, config));
         if let Some(sizes) = drafter {
-            line("drafter weights", drafter_weight_bytes(sizes, config));
+            line(DRAFTER_WEIGHTS, drafter_weight_bytes(sizes, config));
         }
         let attention = target.attention_layers();
         line(
@@ -99,25 +104,36 @@ impl MemoryPlan {
                 pool(sizes.layers.len(), sizes.kv_heads, sizes.head_dim),
             );
         }
-        let slot = GdnState::<ops::Cpu>::slot_bytes(target.gdn);
+        let slot = GdnState::<B>::slot_bytes(target.gdn);
         line(
             "recurrent state",
             target.gdn_layers() * config.sequences_max * slot,
         );
         line(
             "verify journal",
-            journal_bytes(target, target.gdn_layers(), rows.verify),
+            target.gdn_layers() * rows.verify * GdnJournal::<B>::row_bytes(target.gdn),
         );
         line(
             "workspace",
-            workspace_bytes(target, drafter, config, &widths, rows),
+            workspace_bytes::<B>(target, drafter, &widths, rows),
         );
+        let scratch = backend.scratch_bytes(&scratch_needs(target, drafter, config));
+        if scratch > 0 {
+            line("scratch of ops", scratch as usize);
+        }
         line("tables and results", table_bytes(target, config, rows));
         MemoryPlan {
             lines,
             kv_pages: config.kv_pages,
             slots: config.sequences_max,
         }
+    }
+
+    /// Bytes of the weights.
+    pub fn weight_bytes(&self) -> u64 {
+        let parts = [TARGET_WEIGHTS, DRAFTER_WEIGHTS];
+        let weights = self.lines.iter().filter(|line| parts.contains(&line.part));
+        weights.map(|line| line.bytes).sum()
     }
 
     /// Sum of all parts in bytes.
@@ -131,7 +147,7 @@ fn weight_bytes(matrices: usize, vectors: usize, config: &RunnerConfig) -> usize
     matrices * config.weight_dtype.bytes() + vectors * size_of::<f32>()
 }
 
-fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
+pub(crate) fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
     let (hidden, gdn) = (target.hidden_size, target.gdn);
     let tables = if target.tied_head { 1 } else { 2 };
     let mut matrices = tables * target.vocab_size * hidden;
@@ -155,36 +171,30 @@ fn target_weight_bytes(target: &ModelConfig, config: &RunnerConfig) -> usize {
     weight_bytes(matrices, vectors, config)
 }
 
-fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
+pub(crate) fn drafter_weight_bytes(sizes: &DrafterConfig, config: &RunnerConfig) -> usize {
     let hidden = sizes.hidden_size;
     let heads = 2 * sizes.attention_heads + 2 * sizes.kv_heads;
     let layer = (heads * sizes.head_dim + 3 * sizes.intermediate_size) * hidden;
-    let matrices = sizes.taps.len() * hidden * hidden + sizes.layers.len() * layer;
+    let matrices =
+        (sizes.taps.len() * hidden + sizes.context_width()) * hidden + sizes.layers.len() * layer;
     let vectors =
         2 * hidden + sizes.head_dim / 2 + sizes.layers.len() * (2 * hidden + 2 * sizes.head_dim);
     weight_bytes(matrices, vectors, config)
 }
 
-fn journal_bytes(target: &ModelConfig, layers: usize, rows: usize) -> usize {
-    let gdn = target.gdn;
-    let row = gdn.channels() + gdn.key_width() + gdn.value_width() + 2 * gdn.value_heads;
-    size_of::<f32>() * layers * rows * row
-}
-
-fn workspace_bytes(
+fn workspace_bytes<B: Backend>(
     target: &ModelConfig,
     drafter: Option<&DrafterConfig>,
-    config: &RunnerConfig,
     widths: &Widths,
     rows: RunnerRows,
 ) -> usize {
     let workspace = rows.workspace();
     let block_kv = drafter.map_or(0, |sizes| 2 * rows.blocks * sizes.kv_heads * sizes.head_dim);
-    let values = workspace.forward * widths.row_values()
-        + workspace.logits * (widths.vocab + 2 * widths.hidden)
-        + block_kv
-        + 2 * rows.drafted * config.topk;
-    size_of::<f32>() * values + journal_bytes(target, 1, config.prefill_rows_max)
+    let acts = workspace.forward * widths.row_acts() + rows.selected * widths.hidden + block_kv;
+    let floats = workspace.forward * widths.hidden + workspace.logits * widths.vocab;
+    size_of::<B::Act>() * acts
+        + size_of::<f32>() * floats
+        + rows.prefill * GdnJournal::<B>::row_bytes(target.gdn)
 }
 
 fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) -> usize {
@@ -195,20 +205,38 @@ fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) ->
     // Per row of a forward: batch 4 words, tree 2 + 2 + 4 + 3; per sequence: batch 3, walk 35.
     let batch = |rows: usize| 4 * (2 + 4 * rows + 3 * sequences);
     let list = |rows: usize| 4 * (2 + 3 * rows);
-    let forward = |rows: usize| {
-        batch(rows)
-            + 4 * 11 * rows
-            + list(rows.max(sequences * EMIT_MAX))
-            + 4 * sequences * (3 + 2 * EMIT_MAX)
-    };
+    let forward =
+        |rows: usize| batch(rows) + 4 * 11 * rows + list(rows) + 4 * sequences * (3 + 2 * EMIT_MAX);
     sequences * slot
         + forward(rows.prefill)
         + forward(rows.verify)
         + forward(sequences)
         + batch(rows.blocks)
-        + 4 * 3 * sequences
-        + list(rows.logits)
+        + 4 * 2 * sequences
+        + 4 * 2 * rows.blocks * config.topk
+        + list(rows.selected)
         + result_bytes(rows.verify.max(sequences), sequences)
+}
+
+/// Sizes of the ops that a runner will enqueue.
+pub(crate) fn scratch_needs(
+    target: &ModelConfig,
+    drafter: Option<&DrafterConfig>,
+    config: &RunnerConfig,
+) -> ScratchNeeds {
+    let rows = RunnerRows::of(drafter, config);
+    ScratchNeeds {
+        rows: rows.verify.max(rows.blocks).max(rows.selected),
+        prefill_rows: rows.prefill,
+        sequences: config.sequences_max,
+        hidden: target.hidden_size,
+        heads: target.attention_heads,
+        head_dim: target.head_dim,
+        draft_heads: drafter.map_or(0, |sizes| sizes.attention_heads),
+        draft_head_dim: drafter.map_or(0, |sizes| sizes.head_dim),
+        vocab_rows: target.vocab_size,
+        context_max: config.context_max,
+    }
 }
 
 impl RunnerConfig {

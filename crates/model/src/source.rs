@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ops::MappedFile;
+use ops::{MappedFile, OpsError, ReadAt};
 
 use crate::ModelError;
 
@@ -59,7 +59,7 @@ impl CheckpointSource {
     pub(crate) fn bytes(&self, file: &str) -> Result<FileBytes, ModelError> {
         match self {
             CheckpointSource::Folder(folder) => MappedFile::open(&folder.join(file))
-                .map(FileBytes::Mapped)
+                .map(|file| FileBytes::Mapped(Arc::new(file)))
                 .map_err(|cause| ModelError::File {
                     file: self.display(file),
                     reason: cause.to_string(),
@@ -84,9 +84,10 @@ impl CheckpointSource {
 }
 
 /// Contents of a weight file.
+#[derive(Clone)]
 pub(crate) enum FileBytes {
     /// Mapped from disk.
-    Mapped(MappedFile),
+    Mapped(Arc<MappedFile>),
     /// Part of the binary.
     Static(&'static [u8]),
 }
@@ -100,21 +101,32 @@ impl FileBytes {
     }
 }
 
-/// Bytes read so far, shared with whoever reports progress.
+impl ReadAt for FileBytes {
+    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OpsError> {
+        match self {
+            FileBytes::Mapped(file) => file.read_at(offset, out),
+            FileBytes::Static(bytes) => bytes.read_at(offset, out),
+        }
+    }
+}
+
+/// Bytes handled so far, shared with whoever reports progress.
 #[derive(Clone, Debug, Default)]
 pub struct LoadProgress {
-    /// Bytes of tensors converted so far.
+    /// Bytes loaded (or downloaded) so far.
     pub done: Arc<AtomicU64>,
-    /// Bytes of all tensors to convert; 0 until known.
+    /// Bytes in all; 0 until known.
     pub total: Arc<AtomicU64>,
 }
 
 impl LoadProgress {
-    pub(crate) fn expect(&self, bytes: u64) {
+    /// More bytes will come.
+    pub fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
+    /// Bytes have come.
+    pub fn add(&self, bytes: u64) {
         self.done.fetch_add(bytes, Ordering::Relaxed);
     }
 }

@@ -2,8 +2,8 @@
 
 use ops::{
     Attention, Backend, Batch, ConvTree, CopyColumns, Embed, GatedNorm, GdnJournal, GdnMode,
-    GdnScan, GdnState, KvLayer, KvTarget, Linear, NormRope, OpsError, Output, QuerySource, RmsNorm,
-    Rows, Slots, Summation, Swiglu, TreeTables,
+    GdnScan, GdnState, KvLayer, KvTarget, Linear, LinearAddNorm, LinearOut, LinearSwiglu, NormRope,
+    OpsError, QuerySource, RmsNorm, Rows, Slots, Summation, TreeTables,
 };
 
 use crate::ModelConfig;
@@ -37,59 +37,63 @@ pub(crate) struct Pass<'a, B: Backend> {
 }
 
 impl<B: Backend> Target<B> {
-    /// From tokens to the residual stream behind the last layer (`workspace.x`); tapped layers are
-    /// copied to `workspace.taps`.
+    /// From tokens to the residual stream behind the last layer, under the final norm
+    /// (`workspace.h`); the residual stream behind tapped layers is copied to `workspace.taps`.
     pub(crate) fn forward(&self, pass: &mut Pass<'_, B>) -> Result<(), OpsError> {
-        let hidden = self.config.hidden_size;
         pass.backend.embed(Embed {
             rows: pass.rows,
             batch: pass.batch,
             table: &self.weights.embedding,
             out: &mut pass.workspace.x,
         })?;
-        let (mut attention_index, mut gdn_index) = (0, 0);
-        for (index, layer) in self.weights.layers.iter().enumerate() {
-            self.norm(pass, &layer.input_norm)?;
-            match &layer.mixer {
-                Mixer::Attention(weights) => {
-                    self.attention(pass, weights, attention_index)?;
-                    attention_index += 1;
-                }
-                Mixer::Gdn(weights) => {
-                    self.gdn(pass, weights, gdn_index)?;
-                    gdn_index += 1;
-                }
-            }
-            self.norm(pass, &layer.post_norm)?;
-            mlp(pass.backend, pass.rows, &layer.mlp, pass.workspace)?;
-            for (order, _) in self
-                .taps
-                .iter()
-                .enumerate()
-                .filter(|(_, tap)| **tap == index)
-            {
-                pass.backend.copy_columns(CopyColumns {
-                    rows: pass.rows,
-                    dim: hidden,
-                    x: &pass.workspace.x,
-                    offset: order * hidden,
-                    out_dim: self.taps.len() * hidden,
-                    out: &mut pass.workspace.taps,
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    fn norm(&self, pass: &mut Pass<'_, B>, weight: &B::Buf<f32>) -> Result<(), OpsError> {
+        let layers = &self.weights.layers;
+        let mut next_norm = layers.first().map_or(&self.weights.norm, |l| &l.input_norm);
         pass.backend.rms_norm(RmsNorm {
             rows: pass.rows,
             dim: self.config.hidden_size,
             eps: self.config.norm_eps,
             x: &pass.workspace.x,
-            weight,
+            weight: next_norm,
             out: &mut pass.workspace.h,
-        })
+        })?;
+        let (mut attention_index, mut gdn_index) = (0, 0);
+        for (index, layer) in layers.iter().enumerate() {
+            match &layer.mixer {
+                Mixer::Attention(weights) => {
+                    self.attention(pass, weights, attention_index, &layer.post_norm)?;
+                    attention_index += 1;
+                }
+                Mixer::Gdn(weights) => {
+                    self.gdn(pass, weights, gdn_index, &layer.post_norm)?;
+                    gdn_index += 1;
+                }
+            }
+            let following = layers.get(index + 1);
+            next_norm = following.map_or(&self.weights.norm, |l| &l.input_norm);
+            let norm = NextNorm {
+                weight: next_norm,
+                eps: self.config.norm_eps,
+            };
+            mlp(pass.backend, pass.rows, &layer.mlp, norm, pass.workspace)?;
+            self.tap(pass, index)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the residual stream where layer `index` is tapped.
+    fn tap(&self, pass: &mut Pass<'_, B>, index: usize) -> Result<(), OpsError> {
+        let hidden = self.config.hidden_size;
+        for (order, _) in (self.taps.iter().enumerate()).filter(|(_, tap)| **tap == index) {
+            pass.backend.copy_columns(CopyColumns {
+                rows: pass.rows,
+                dim: hidden,
+                x: &pass.workspace.x,
+                offset: order * hidden,
+                out_dim: self.taps.len() * hidden,
+                out: &mut pass.workspace.taps,
+            })?;
+        }
+        Ok(())
     }
 
     fn attention(
@@ -97,26 +101,28 @@ impl<B: Backend> Target<B> {
         pass: &mut Pass<'_, B>,
         weights: &AttentionWeights<B>,
         index: usize,
+        post_norm: &B::Buf<f32>,
     ) -> Result<(), OpsError> {
         let (backend, rows, config) = (pass.backend, pass.rows, &self.config);
         let ws = &mut *pass.workspace;
-        backend.linear(store(rows, &ws.h, &weights.query, &mut ws.query_gate))?;
-        backend.linear(store(rows, &ws.h, &weights.kv, &mut ws.kv))?;
+        let width = config.mixed_width();
+        backend.linear(act(rows, &ws.h, &weights.mixed, &mut ws.mixed, width))?;
         backend.norm_rope(NormRope {
             rows,
             head_dim: config.head_dim,
             rotary: config.rotary_dim,
             frequency: &self.weights.frequency,
             eps: config.norm_eps,
+            x: &ws.mixed,
+            row_stride: width,
             query: Some(QuerySource {
                 heads: config.attention_heads,
-                x: &ws.query_gate,
-                stride: 2 * config.head_dim,
+                head_stride: 2 * config.head_dim,
                 weight: &weights.query_norm,
                 out: &mut ws.query,
             }),
             kv_heads: config.kv_heads,
-            kv: &ws.kv,
+            kv_offset: 2 * config.attention_heads * config.head_dim,
             key_weight: &weights.key_norm,
             target: KvTarget::Pages {
                 batch: pass.batch,
@@ -131,19 +137,25 @@ impl<B: Backend> Target<B> {
             cache: &pass.caches[index],
             heads: config.attention_heads,
             query: &ws.query,
-            query_gate: &ws.query_gate,
+            gate: &ws.mixed,
+            gate_row_stride: width,
             out: &mut ws.attention,
+            tree: pass.tree,
         };
         match pass.mode {
             GdnMode::Verify => backend.tree_attention(attention)?,
             GdnMode::Prefill => backend.prefill_attention(attention)?,
         }
-        backend.linear(add_row_parallel(
+        backend.linear_add_norm(LinearAddNorm {
             rows,
-            &ws.attention,
-            &weights.output,
-            &mut ws.x,
-        ))
+            x: &ws.attention,
+            weight: &weights.output,
+            summation: Summation::EightBlocks,
+            residual: &mut ws.x,
+            norm_weight: post_norm,
+            eps: config.norm_eps,
+            normed: &mut ws.h,
+        })
     }
 
     fn gdn(
@@ -151,26 +163,27 @@ impl<B: Backend> Target<B> {
         pass: &mut Pass<'_, B>,
         weights: &GdnWeights<B>,
         index: usize,
+        post_norm: &B::Buf<f32>,
     ) -> Result<(), OpsError> {
-        let (backend, rows) = (pass.backend, pass.rows);
+        let (backend, rows, config) = (pass.backend, pass.rows, &self.config);
         let ws = &mut *pass.workspace;
         let state = &mut pass.states[index];
         let journal = match pass.mode {
             GdnMode::Verify => &mut pass.journals[index],
             GdnMode::Prefill => &mut pass.journals[0],
         };
-        backend.linear(store(rows, &ws.h, &weights.qkv, &mut journal.conv_in))?;
-        backend.linear(store(rows, &ws.h, &weights.z, &mut ws.z))?;
-        backend.linear(store(rows, &ws.h, &weights.ba, &mut ws.ba))?;
+        let stride = config.gdn.mixed_stride();
+        let mixed = &mut journal.mixed;
+        backend.linear(act(rows, &ws.h, &weights.mixed, mixed, stride))?;
         backend.conv_tree(ConvTree {
             rows,
             batch: pass.batch,
             tree: pass.tree,
             state,
-            channels: self.config.gdn.channels(),
-            x: &journal.conv_in,
             weight: &weights.conv,
-            out: &mut ws.qkv,
+            a_log: &weights.a_log,
+            dt_bias: &weights.dt_bias,
+            journal,
         })?;
         backend.gdn_scan(GdnScan {
             rows,
@@ -178,56 +191,53 @@ impl<B: Backend> Target<B> {
             tree: pass.tree,
             slots: pass.slots,
             mode: pass.mode,
-            qkv: &ws.qkv,
-            ba: &ws.ba,
-            a_log: &weights.a_log,
-            dt_bias: &weights.dt_bias,
             state,
             journal,
             out: &mut ws.o,
         })?;
         backend.gated_norm(GatedNorm {
             rows,
-            shape: self.config.gdn,
-            eps: self.config.norm_eps,
+            shape: config.gdn,
+            eps: config.norm_eps,
             o: &ws.o,
-            z: &ws.z,
+            mixed: &journal.mixed,
             weight: &weights.norm,
             out: &mut ws.o_gated,
         })?;
-        backend.linear(add_row_parallel(
+        backend.linear_add_norm(LinearAddNorm {
             rows,
-            &ws.o_gated,
-            &weights.output,
-            &mut ws.x,
-        ))
-    }
-
-    /// Final norm and head of the rows in `x`, which stand for `rows`: logits to `logits`.
-    pub(crate) fn head(
-        &self,
-        backend: &B,
-        rows: Rows<'_, B>,
-        x: &B::Buf<f32>,
-        normed: &mut B::Buf<f32>,
-        logits: &mut B::Buf<f32>,
-    ) -> Result<(), OpsError> {
-        backend.rms_norm(RmsNorm {
-            rows,
-            dim: self.config.hidden_size,
-            eps: self.config.norm_eps,
-            x,
-            weight: &self.weights.norm,
-            out: normed,
-        })?;
-        backend.linear(store(rows, normed, self.weights.head(), logits))
+            x: &ws.o_gated,
+            weight: &weights.output,
+            summation: Summation::EightBlocks,
+            residual: &mut ws.x,
+            norm_weight: post_norm,
+            eps: config.norm_eps,
+            normed: &mut ws.h,
+        })
     }
 }
 
-/// `out = x Wt` in one run over K.
-pub(crate) fn store<'a, B: Backend>(
+/// An activation `out = x Wt` with `stride` values per row.
+pub(crate) fn act<'a, B: Backend>(
     rows: Rows<'a, B>,
-    x: &'a B::Buf<f32>,
+    x: &'a B::Buf<B::Act>,
+    weight: &'a ops::Tensor<B>,
+    out: &'a mut B::Buf<B::Act>,
+    stride: usize,
+) -> Linear<'a, B> {
+    Linear {
+        rows,
+        x,
+        weight,
+        out: LinearOut::Act(out),
+        out_stride: stride,
+    }
+}
+
+/// An f32 `out = x Wt`, rows behind each other.
+pub(crate) fn float<'a, B: Backend>(
+    rows: Rows<'a, B>,
+    x: &'a B::Buf<B::Act>,
     weight: &'a ops::Tensor<B>,
     out: &'a mut B::Buf<f32>,
 ) -> Linear<'a, B> {
@@ -235,47 +245,40 @@ pub(crate) fn store<'a, B: Backend>(
         rows,
         x,
         weight,
-        summation: Summation::Whole,
-        output: Output::Store,
-        out,
+        out: LinearOut::F32(out),
+        out_stride: weight.rows,
     }
 }
 
-/// `out += x Wt` with K summed in eight blocks: the products whose inputs are split over ranks.
-pub(crate) fn add_row_parallel<'a, B: Backend>(
-    rows: Rows<'a, B>,
-    x: &'a B::Buf<f32>,
-    weight: &'a ops::Tensor<B>,
-    out: &'a mut B::Buf<f32>,
-) -> Linear<'a, B> {
-    Linear {
-        rows,
-        x,
-        weight,
-        summation: Summation::EightBlocks,
-        output: Output::Add,
-        out,
-    }
+/// The norm in front of the product that follows.
+pub(crate) struct NextNorm<'a, B: Backend> {
+    pub(crate) weight: &'a B::Buf<f32>,
+    pub(crate) eps: f32,
 }
 
-/// `x += down(silu(gate h) * up h)`.
+/// `x += down(silu(gate h) * up h)`, then `h = norm(x)`.
 pub(crate) fn mlp<B: Backend>(
     backend: &B,
     rows: Rows<'_, B>,
     weights: &Mlp<B>,
+    norm: NextNorm<'_, B>,
     ws: &mut Workspace<B>,
 ) -> Result<(), OpsError> {
-    backend.linear(store(rows, &ws.h, &weights.gate_up, &mut ws.gate_up))?;
-    backend.swiglu(Swiglu {
+    backend.linear_swiglu(LinearSwiglu {
         rows,
-        dim: weights.down.columns,
-        gate_up: &ws.gate_up,
+        x: &ws.h,
+        weight: &weights.gate_up,
+        gate_up: &mut ws.gate_up,
         out: &mut ws.activation,
     })?;
-    backend.linear(add_row_parallel(
+    backend.linear_add_norm(LinearAddNorm {
         rows,
-        &ws.activation,
-        &weights.down,
-        &mut ws.x,
-    ))
+        x: &ws.activation,
+        weight: &weights.down,
+        summation: Summation::EightBlocks,
+        residual: &mut ws.x,
+        norm_weight: norm.weight,
+        eps: norm.eps,
+        normed: &mut ws.h,
+    })
 }

@@ -1,58 +1,13 @@
 //! Weights of target and drafter on the device, fused where one product serves several tensors.
 
-use candle_core::Tensor as HostTensor;
-use ops::{Backend, Dtype, Tensor};
+use ops::{Backend, Tensor};
 
-use crate::checkpoint::{Checkpoint, flat};
+use crate::loader::{Loader, Part, Vector};
 use crate::{DrafterConfig, LayerKind, ModelConfig, ModelError};
-
-/// Turns host tensors into device weights of one storage type.
-pub(crate) struct Uploader<'a, B: Backend> {
-    pub(crate) backend: &'a B,
-    /// Storage of matrices; `None` = read and drop them, for a check that needs no room.
-    pub(crate) dtype: Option<Dtype>,
-}
-
-impl<B: Backend> Uploader<'_, B> {
-    /// Matrices `[out_i, in]` stacked along their outputs.
-    fn matrix(&self, parts: &[HostTensor]) -> Result<Tensor<B>, ModelError> {
-        let columns = parts[0].dims()[1];
-        let Some(dtype) = self.dtype else {
-            return Ok(Tensor::from_f32(
-                self.backend,
-                Dtype::Bf16,
-                0,
-                columns,
-                &[],
-            )?);
-        };
-        let rows = parts.iter().map(|part| part.dims()[0]).sum();
-        let values: Vec<f32> = parts.iter().flat_map(flat).collect();
-        Ok(Tensor::from_f32(
-            self.backend,
-            dtype,
-            rows,
-            columns,
-            &values,
-        )?)
-    }
-
-    /// A vector, always f32. `add` is what the checkpoint leaves out of a norm's factor.
-    fn vector(&self, tensor: &HostTensor, add: f32) -> Result<B::Buf<f32>, ModelError> {
-        let values: Vec<f32> = flat(tensor).iter().map(|value| value + add).collect();
-        self.upload(&values)
-    }
-
-    pub(crate) fn upload(&self, values: &[f32]) -> Result<B::Buf<f32>, ModelError> {
-        let mut buf = self.backend.alloc(values.len())?;
-        self.backend.upload(values, &mut buf, 0)?;
-        Ok(buf)
-    }
-}
 
 /// Gate, up and down projections.
 pub(crate) struct Mlp<B: Backend> {
-    /// `[2 * intermediate, hidden]`: gate, then up.
+    /// `[2 * intermediate, hidden]`, interleaved by eights.
     pub(crate) gate_up: Tensor<B>,
     /// `[hidden, intermediate]`.
     pub(crate) down: Tensor<B>,
@@ -60,11 +15,9 @@ pub(crate) struct Mlp<B: Backend> {
 
 /// A full-attention mixer.
 pub(crate) struct AttentionWeights<B: Backend> {
-    /// `[heads * 2 * head_dim, hidden]`: per head query, then gate (target); `[heads * head_dim,
-    /// hidden]` (drafter).
-    pub(crate) query: Tensor<B>,
-    /// `[2 * kv_heads * head_dim, hidden]`: keys, then values.
-    pub(crate) kv: Tensor<B>,
+    /// `[query_rows + 2 * kv_heads * head_dim, hidden]`: queries, keys, values. A query head is
+    /// query, then gate, in the target, and query alone in the drafter.
+    pub(crate) mixed: Tensor<B>,
     /// `[hidden, heads * head_dim]`.
     pub(crate) output: Tensor<B>,
     /// `[head_dim]` norm factors.
@@ -74,12 +27,8 @@ pub(crate) struct AttentionWeights<B: Backend> {
 
 /// A GDN mixer.
 pub(crate) struct GdnWeights<B: Backend> {
-    /// `[channels, hidden]`: q, k, v.
-    pub(crate) qkv: Tensor<B>,
-    /// `[value_width, hidden]`.
-    pub(crate) z: Tensor<B>,
-    /// `[2 * value_heads, hidden]`: b, then a.
-    pub(crate) ba: Tensor<B>,
+    /// `[channels + value_width + 2 * value_heads, hidden]`: q, k, v, z, b, a.
+    pub(crate) mixed: Tensor<B>,
     /// `[channels, 4]`.
     pub(crate) conv: B::Buf<f32>,
     /// `[value_heads]`.
@@ -124,51 +73,48 @@ impl<B: Backend> TargetWeights<B> {
     }
 
     /// Takes every tensor of the target. Its norms store the factor less one.
-    pub(crate) fn load(
-        up: &Uploader<'_, B>,
-        config: &ModelConfig,
-        file: &mut Checkpoint,
-    ) -> Result<Self, ModelError> {
+    pub(crate) fn load(from: &mut Loader<'_, B>, config: &ModelConfig) -> Result<Self, ModelError> {
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
-        let embedding = file.take("model.embed_tokens.weight", &[vocab, hidden])?;
-        let norm = file.take("model.norm.weight", &[hidden])?;
+        let table = |name: &str| (format!("{name}.weight"), vocab, hidden);
+        let (name, rows, columns) = table("model.embed_tokens");
+        let embedding = from.matrix(name, rows, columns)?;
+        let (name, rows, columns) = table("lm_head");
         // A tied checkpoint may still carry a copy of the table.
-        let head = match config.tied_head && !file.has("lm_head.weight") {
+        let head = match config.tied_head && !from.has(&name) {
             true => None,
-            false => Some(up.matrix(&[file.take("lm_head.weight", &[vocab, hidden])?])?),
+            false => Some(from.matrix(name, rows, columns)?),
         };
-        let layers = (0..config.layers.len())
-            .map(|index| target_layer(up, config, file, index))
-            .collect::<Result<_, _>>()?;
         Ok(TargetWeights {
-            embedding: up.matrix(&[embedding])?,
-            layers,
-            norm: up.vector(&norm, 1.0)?,
+            embedding,
             head,
-            frequency: up.upload(&frequencies(config.rope_theta, config.rotary_dim))?,
+            layers: (0..config.layers.len())
+                .map(|index| target_layer(from, config, index))
+                .collect::<Result<_, _>>()?,
+            norm: norm(from, "model.norm", hidden, 1.0)?,
+            frequency: from.upload(&frequencies(config.rope_theta, config.rotary_dim))?,
         })
     }
 }
 
+fn norm<B: Backend>(
+    from: &mut Loader<'_, B>,
+    name: &str,
+    len: usize,
+    add: f32,
+) -> Result<B::Buf<f32>, ModelError> {
+    from.vector(format!("{name}.weight"), &[len], Vector::Norm(add))
+}
+
 fn target_layer<B: Backend>(
-    up: &Uploader<'_, B>,
+    from: &mut Loader<'_, B>,
     config: &ModelConfig,
-    file: &mut Checkpoint,
     index: usize,
 ) -> Result<TargetLayer<B>, ModelError> {
     let prefix = format!("model.layers.{index}");
     let hidden = config.hidden_size;
-    let input_norm = file.take(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
-    let post_norm = file.take(
-        &format!("{prefix}.post_attention_layernorm.weight"),
-        &[hidden],
-    )?;
     let mixer = match config.layers[index] {
-        LayerKind::FullAttention => Mixer::Attention(attention(
-            up,
-            file,
-            &format!("{prefix}.self_attn"),
-            &AttentionSizes {
+        LayerKind::FullAttention => {
+            let sizes = AttentionSizes {
                 hidden,
                 // Query and gate of a head lie behind each other.
                 query_rows: config.attention_heads * 2 * config.head_dim,
@@ -176,17 +122,24 @@ fn target_layer<B: Backend>(
                 kv_heads: config.kv_heads,
                 head_dim: config.head_dim,
                 norm_add: 1.0,
-            },
-        )?),
+            };
+            let (weights, _) = attention(from, &format!("{prefix}.self_attn"), &sizes)?;
+            Mixer::Attention(weights)
+        }
         LayerKind::LinearAttention => {
-            Mixer::Gdn(gdn(up, config, file, &format!("{prefix}.linear_attn"))?)
+            Mixer::Gdn(gdn(from, config, &format!("{prefix}.linear_attn"))?)
         }
     };
     Ok(TargetLayer {
-        input_norm: up.vector(&input_norm, 1.0)?,
+        input_norm: norm(from, &format!("{prefix}.input_layernorm"), hidden, 1.0)?,
         mixer,
-        post_norm: up.vector(&post_norm, 1.0)?,
-        mlp: mlp(up, file, &prefix, hidden, config.intermediate_size)?,
+        post_norm: norm(
+            from,
+            &format!("{prefix}.post_attention_layernorm"),
+            hidden,
+            1.0,
+        )?,
+        mlp: mlp(from, &prefix, hidden, config.intermediate_size)?,
     })
 }
 
@@ -200,87 +153,71 @@ struct AttentionSizes {
     norm_add: f32,
 }
 
+/// The mixer, and its key and value projections by themselves.
 fn attention<B: Backend>(
-    up: &Uploader<'_, B>,
-    file: &mut Checkpoint,
+    from: &mut Loader<'_, B>,
     prefix: &str,
     sizes: &AttentionSizes,
-) -> Result<AttentionWeights<B>, ModelError> {
+) -> Result<(AttentionWeights<B>, [Part; 2]), ModelError> {
     let (hidden, head_dim) = (sizes.hidden, sizes.head_dim);
     let kv_rows = sizes.kv_heads * head_dim;
-    let query = file.take(
-        &format!("{prefix}.q_proj.weight"),
-        &[sizes.query_rows, hidden],
-    )?;
-    let key = file.take(&format!("{prefix}.k_proj.weight"), &[kv_rows, hidden])?;
-    let value = file.take(&format!("{prefix}.v_proj.weight"), &[kv_rows, hidden])?;
-    let output = file.take(
-        &format!("{prefix}.o_proj.weight"),
-        &[hidden, sizes.heads * head_dim],
-    )?;
-    let query_norm = file.take(&format!("{prefix}.q_norm.weight"), &[head_dim])?;
-    let key_norm = file.take(&format!("{prefix}.k_norm.weight"), &[head_dim])?;
-    Ok(AttentionWeights {
-        query: up.matrix(&[query])?,
-        kv: up.matrix(&[key, value])?,
-        output: up.matrix(&[output])?,
-        query_norm: up.vector(&query_norm, sizes.norm_add)?,
-        key_norm: up.vector(&key_norm, sizes.norm_add)?,
-    })
+    let name = |name: &str| format!("{prefix}.{name}.weight");
+    let query = from.take(name("q_proj"), sizes.query_rows, hidden)?;
+    let key = from.take(name("k_proj"), kv_rows, hidden)?;
+    let value = from.take(name("v_proj"), kv_rows, hidden)?;
+    let kv = [key.again(), value.again()];
+    let weights = AttentionWeights {
+        mixed: from.stacked(&[query, key, value])?,
+        output: from.matrix(name("o_proj"), hidden, sizes.heads * head_dim)?,
+        query_norm: norm(from, &format!("{prefix}.q_norm"), head_dim, sizes.norm_add)?,
+        key_norm: norm(from, &format!("{prefix}.k_norm"), head_dim, sizes.norm_add)?,
+    };
+    Ok((weights, kv))
 }
 
 fn gdn<B: Backend>(
-    up: &Uploader<'_, B>,
+    from: &mut Loader<'_, B>,
     config: &ModelConfig,
-    file: &mut Checkpoint,
     prefix: &str,
 ) -> Result<GdnWeights<B>, ModelError> {
     let (hidden, shape) = (config.hidden_size, config.gdn);
     let (channels, width, heads) = (shape.channels(), shape.value_width(), shape.value_heads);
-    let mut take = |name: &str, shape: &[usize]| file.take(&format!("{prefix}.{name}"), shape);
-    let qkv = take("in_proj_qkv.weight", &[channels, hidden])?;
-    let z = take("in_proj_z.weight", &[width, hidden])?;
-    let b = take("in_proj_b.weight", &[heads, hidden])?;
-    let a = take("in_proj_a.weight", &[heads, hidden])?;
-    let conv = take("conv1d.weight", &[channels, 1, 4])?;
-    let a_log = take("A_log", &[heads])?;
-    let dt_bias = take("dt_bias", &[heads])?;
-    let norm = take("norm.weight", &[shape.value_dim])?;
-    let output = take("out_proj.weight", &[hidden, width])?;
+    let name = |name: &str| format!("{prefix}.{name}");
+    let mixed = [
+        ("in_proj_qkv.weight", channels),
+        ("in_proj_z.weight", width),
+        ("in_proj_b.weight", heads),
+        ("in_proj_a.weight", heads),
+    ]
+    .into_iter()
+    .map(|(part, rows)| from.take(name(part), rows, hidden))
+    .collect::<Result<Vec<_>, _>>()?;
     Ok(GdnWeights {
-        qkv: up.matrix(&[qkv])?,
-        z: up.matrix(&[z])?,
-        ba: up.matrix(&[b, a])?,
-        conv: up.vector(&conv, 0.0)?,
-        a_log: up.vector(&a_log, 0.0)?,
-        dt_bias: up.vector(&dt_bias, 0.0)?,
-        norm: up.vector(&norm, 0.0)?,
-        output: up.matrix(&[output])?,
+        mixed: from.stacked(&mixed)?,
+        conv: from.vector(
+            name("conv1d.weight"),
+            &[channels, 1, 4],
+            Vector::Convolution,
+        )?,
+        a_log: from.vector(name("A_log"), &[heads], Vector::DecayLog)?,
+        dt_bias: from.vector(name("dt_bias"), &[heads], Vector::DecayBias)?,
+        norm: norm(from, &name("norm"), shape.value_dim, 0.0)?,
+        output: from.matrix(name("out_proj.weight"), hidden, width)?,
     })
 }
 
 fn mlp<B: Backend>(
-    up: &Uploader<'_, B>,
-    file: &mut Checkpoint,
+    from: &mut Loader<'_, B>,
     prefix: &str,
     hidden: usize,
     intermediate: usize,
 ) -> Result<Mlp<B>, ModelError> {
-    let gate = file.take(
-        &format!("{prefix}.mlp.gate_proj.weight"),
-        &[intermediate, hidden],
-    )?;
-    let upper = file.take(
-        &format!("{prefix}.mlp.up_proj.weight"),
-        &[intermediate, hidden],
-    )?;
-    let down = file.take(
-        &format!("{prefix}.mlp.down_proj.weight"),
-        &[hidden, intermediate],
-    )?;
+    let name = |name: &str| format!("{prefix}.mlp.{name}.weight");
+    let gate = from.take(name("gate_proj"), intermediate, hidden)?;
+    let up = from.take(name("up_proj"), intermediate, hidden)?;
     Ok(Mlp {
-        gate_up: up.matrix(&[gate, upper])?,
-        down: up.matrix(&[down])?,
+        gate_up: from.gate_up(gate, up)?,
+        down: from.matrix(name("down_proj"), hidden, intermediate)?,
     })
 }
 
@@ -297,6 +234,10 @@ pub(crate) struct DrafterWeights<B: Backend> {
     /// `[hidden, taps * hidden]`.
     pub(crate) features: Tensor<B>,
     pub(crate) features_norm: B::Buf<f32>,
+    /// `[layers * 2 * kv_heads * head_dim, hidden]`: keys and values of layer 0, of layer 1, ...
+    /// A second copy of rows of the layers' `mixed`: the context of all layers is one product of
+    /// the same features.
+    pub(crate) context_kv: Tensor<B>,
     pub(crate) layers: Vec<DrafterLayer<B>>,
     pub(crate) norm: B::Buf<f32>,
     /// `[head_dim / 2]`.
@@ -306,14 +247,10 @@ pub(crate) struct DrafterWeights<B: Backend> {
 impl<B: Backend> DrafterWeights<B> {
     /// Takes every tensor of the drafter. Its norms store the factor itself.
     pub(crate) fn load(
-        up: &Uploader<'_, B>,
+        from: &mut Loader<'_, B>,
         config: &DrafterConfig,
-        file: &mut Checkpoint,
     ) -> Result<Self, ModelError> {
         let hidden = config.hidden_size;
-        let features = file.take("fc.weight", &[hidden, config.taps.len() * hidden])?;
-        let features_norm = file.take("hidden_norm.weight", &[hidden])?;
-        let norm = file.take("norm.weight", &[hidden])?;
         let sizes = AttentionSizes {
             hidden,
             query_rows: config.attention_heads * config.head_dim,
@@ -322,27 +259,26 @@ impl<B: Backend> DrafterWeights<B> {
             head_dim: config.head_dim,
             norm_add: 0.0,
         };
-        let mut layers = Vec::new();
+        let (mut layers, mut context_kv) = (Vec::new(), Vec::new());
         for index in 0..config.layers.len() {
             let prefix = format!("layers.{index}");
-            let input_norm = file.take(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
-            let post = file.take(
-                &format!("{prefix}.post_attention_layernorm.weight"),
-                &[hidden],
-            )?;
+            let (attention, kv) = attention(from, &format!("{prefix}.self_attn"), &sizes)?;
+            context_kv.extend(kv);
+            let mut norm = |name: &str| norm(from, &format!("{prefix}.{name}"), hidden, 0.0);
             layers.push(DrafterLayer {
-                input_norm: up.vector(&input_norm, 0.0)?,
-                attention: attention(up, file, &format!("{prefix}.self_attn"), &sizes)?,
-                post_norm: up.vector(&post, 0.0)?,
-                mlp: mlp(up, file, &prefix, hidden, config.intermediate_size)?,
+                input_norm: norm("input_layernorm")?,
+                attention,
+                post_norm: norm("post_attention_layernorm")?,
+                mlp: mlp(from, &prefix, hidden, config.intermediate_size)?,
             });
         }
         Ok(DrafterWeights {
-            features: up.matrix(&[features])?,
-            features_norm: up.vector(&features_norm, 0.0)?,
+            features: from.matrix("fc.weight".to_owned(), hidden, config.taps.len() * hidden)?,
+            features_norm: norm(from, "hidden_norm", hidden, 0.0)?,
+            context_kv: from.stacked(&context_kv)?,
             layers,
-            norm: up.vector(&norm, 0.0)?,
-            frequency: up.upload(&frequencies(config.rope_theta, config.head_dim))?,
+            norm: norm(from, "norm", hidden, 0.0)?,
+            frequency: from.upload(&frequencies(config.rope_theta, config.head_dim))?,
         })
     }
 }

@@ -16,103 +16,83 @@ pub(crate) struct WorkspaceRows {
 /// Rows of the head that are computed at once for a prompt's log-probabilities.
 pub(crate) const LOGITS_SLICE_ROWS: usize = 256;
 
-/// Widths of the buffers, in f32 values per row.
+/// Widths of the buffers, in values per row. The drafter shares the target's buffers.
 pub(crate) struct Widths {
     pub(crate) hidden: usize,
-    pub(crate) query_gate: usize,
-    pub(crate) kv: usize,
+    /// Queries, gates, keys and values of an attention layer; or the keys and values of all layers
+    /// of the drafter.
+    pub(crate) mixed: usize,
     pub(crate) query: usize,
-    pub(crate) channels: usize,
     pub(crate) value: usize,
-    pub(crate) ba: usize,
-    pub(crate) gate_up: usize,
-    pub(crate) activation: usize,
+    pub(crate) intermediate: usize,
     pub(crate) taps: usize,
     pub(crate) vocab: usize,
 }
 
 impl Widths {
     pub(crate) fn of(target: &ModelConfig, drafter: Option<&DrafterConfig>) -> Self {
-        let heads = target.attention_heads * target.head_dim;
-        let kv = 2 * target.kv_heads * target.head_dim;
-        // The drafter shares the target's buffers.
         let draft = |width: fn(&DrafterConfig) -> usize| drafter.map_or(0, width);
-        let intermediate = target.intermediate_size.max(draft(|d| d.intermediate_size));
+        let query = target.attention_heads * target.head_dim;
+        let layer = |d: &DrafterConfig| d.mixed_width().max(d.context_width());
         Widths {
             hidden: target.hidden_size,
-            query_gate: 2 * heads.max(draft(|d| d.attention_heads * d.head_dim)),
-            kv: kv.max(draft(|d| 2 * d.kv_heads * d.head_dim)),
-            query: heads.max(draft(|d| d.attention_heads * d.head_dim)),
-            channels: target.gdn.channels(),
+            mixed: target.mixed_width().max(draft(layer)),
+            query: query.max(draft(|d| d.attention_heads * d.head_dim)),
             value: target.gdn.value_width(),
-            ba: 2 * target.gdn.value_heads,
-            gate_up: 2 * intermediate,
-            activation: intermediate,
+            intermediate: target.intermediate_size.max(draft(|d| d.intermediate_size)),
             taps: draft(|d| d.taps.len() * d.hidden_size),
             vocab: target.vocab_size,
         }
     }
 
-    /// f32 values per forward row, each buffer once.
-    pub(crate) fn row_values(&self) -> usize {
-        2 * self.hidden
-            + self.query_gate
-            + self.kv
+    /// Activations per forward row, each buffer once; the residual stream is f32 and not counted.
+    pub(crate) fn row_acts(&self) -> usize {
+        self.hidden
+            + self.mixed
             + 2 * self.query
-            + self.channels
-            + 3 * self.value
-            + self.ba
-            + self.gate_up
-            + self.activation
+            + 2 * self.value
+            + 3 * self.intermediate
             + 2 * self.taps
     }
 }
 
-/// The buffers; shapes are `[rows, width]`.
+/// The buffers; shapes are `[rows, width]`, the width that of the layer at hand.
 pub(crate) struct Workspace<B: Backend> {
     /// Residual stream.
     pub(crate) x: B::Buf<f32>,
     /// Normed input of the next product.
-    pub(crate) h: B::Buf<f32>,
-    pub(crate) query_gate: B::Buf<f32>,
-    pub(crate) kv: B::Buf<f32>,
-    pub(crate) query: B::Buf<f32>,
-    pub(crate) attention: B::Buf<f32>,
-    /// q, k, v after the convolution.
-    pub(crate) qkv: B::Buf<f32>,
-    pub(crate) z: B::Buf<f32>,
-    pub(crate) ba: B::Buf<f32>,
+    pub(crate) h: B::Buf<B::Act>,
+    /// What an attention layer projects: queries and gates, keys, values.
+    pub(crate) mixed: B::Buf<B::Act>,
+    pub(crate) query: B::Buf<B::Act>,
+    pub(crate) attention: B::Buf<B::Act>,
     /// Output of the scan.
-    pub(crate) o: B::Buf<f32>,
+    pub(crate) o: B::Buf<B::Act>,
     /// `o`, normed and gated.
-    pub(crate) o_gated: B::Buf<f32>,
-    pub(crate) gate_up: B::Buf<f32>,
-    pub(crate) activation: B::Buf<f32>,
+    pub(crate) o_gated: B::Buf<B::Act>,
+    pub(crate) gate_up: B::Buf<B::Act>,
+    pub(crate) activation: B::Buf<B::Act>,
     /// Residual stream behind the tapped layers, concatenated.
-    pub(crate) taps: B::Buf<f32>,
+    pub(crate) taps: B::Buf<B::Act>,
     /// Rows of `taps` that belong to committed tokens.
-    pub(crate) features: B::Buf<f32>,
+    pub(crate) features: B::Buf<B::Act>,
     /// `[rows.logits, vocab]`.
     pub(crate) logits: B::Buf<f32>,
 }
 
 impl<B: Backend> Workspace<B> {
     pub(crate) fn new(backend: &B, widths: &Widths, rows: WorkspaceRows) -> Result<Self, OpsError> {
-        let alloc = |width: usize| backend.alloc::<f32>(rows.forward * width);
+        let alloc = |width: usize| backend.alloc::<B::Act>(rows.forward * width);
         Ok(Workspace {
-            x: alloc(widths.hidden)?,
+            x: backend.alloc(rows.forward * widths.hidden)?,
             h: alloc(widths.hidden)?,
-            query_gate: alloc(widths.query_gate)?,
-            kv: alloc(widths.kv)?,
+            mixed: alloc(widths.mixed)?,
             query: alloc(widths.query)?,
             attention: alloc(widths.query)?,
-            qkv: alloc(widths.channels)?,
-            z: alloc(widths.value)?,
-            ba: alloc(widths.ba)?,
             o: alloc(widths.value)?,
             o_gated: alloc(widths.value)?,
-            gate_up: alloc(widths.gate_up)?,
-            activation: alloc(widths.activation)?,
+            gate_up: alloc(2 * widths.intermediate)?,
+            activation: alloc(widths.intermediate)?,
             taps: alloc(widths.taps)?,
             features: alloc(widths.taps)?,
             logits: backend.alloc(rows.logits * widths.vocab)?,

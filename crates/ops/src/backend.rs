@@ -2,9 +2,9 @@
 
 use crate::{
     AcceptWalk, Advance, Attention, BuildTree, CompactKv, ConvTree, CopyColumns, DraftAttention,
-    DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear, LinearAddNorm,
-    LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, SimulateAcceptance, StepResult,
-    TokenLogprobs, TopK, TreeTablesFrom,
+    DraftBlocks, Dtype, Element, Embed, Fill, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
+    LinearAddNorm, LinearSwiglu, ModelSizes, NormRope, OpsError, Piece, RmsNorm, Sample,
+    SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK, TreeTablesFrom,
 };
 
 /// Sizes from which a device derives the scratch memory that its ops share.
@@ -32,6 +32,15 @@ pub struct ScratchNeeds {
     pub context_max: usize,
 }
 
+/// Memory of a device, as the system sees it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that can still be allocated.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
 /// Memory and ops of one device. Ops are enqueued in call order; [`Backend::download`] waits for
 /// what it reads.
 #[allow(missing_docs, reason = "each op is documented at its argument struct")]
@@ -45,6 +54,15 @@ pub trait Backend: Sized + 'static {
 
     /// A recorded sequence of ops.
     type Graph: 'static;
+
+    /// Host memory through which weights go to the device.
+    type Stages;
+
+    /// Storage of weights and KV where nobody asks for another.
+    const DTYPE: Dtype;
+
+    /// The memory is the device's own: what is free is there to be used.
+    const OWN_MEMORY: bool;
 
     /// Device name for people.
     fn name(&self) -> String;
@@ -88,6 +106,35 @@ pub trait Backend: Sized + 'static {
         len: usize,
     ) -> Result<(), OpsError>;
 
+    /// Waits for all enqueued ops and reports what went wrong in them.
+    fn wait(&self) -> Result<(), OpsError>;
+
+    /// Bytes per second, read and written ones together, of copies of `bytes` bytes within the
+    /// device's memory: the ruler for everything that moves memory.
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError>;
+
+    /// What the device has and what is free of it; `None` where nobody knows.
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError>;
+
+    /// Fails with the first size that the device's ops do not take.
+    fn check_sizes(&self, sizes: &ModelSizes) -> Result<(), OpsError>;
+
+    /// Memory for [`Backend::load`], of a size that does not depend on the weights.
+    fn stages(&self) -> Result<Self::Stages, OpsError>;
+
+    /// Fills `storage` with `pieces`, one behind the other, each converted to the type of the
+    /// storage. When it returns, the pieces have been read; ops that are enqueued from then on see
+    /// the new values.
+    ///
+    /// # Panics
+    /// If the pieces have another number of values than the storage.
+    fn load(
+        &self,
+        stages: &mut Self::Stages,
+        pieces: &[Piece<'_>],
+        storage: &mut Storage<Self>,
+    ) -> Result<(), OpsError>;
+
     /// Runs `enqueue` and, where the device can, records the ops that it enqueues instead of
     /// running them. `None`: the device has no graphs, `enqueue` was not called and nothing ran.
     ///
@@ -107,6 +154,7 @@ pub trait Backend: Sized + 'static {
     /// Bytes that [`Backend::reserve`] allocates.
     fn scratch_bytes(&self, needs: &ScratchNeeds) -> u64;
 
+    fn fill(&self, op: Fill<'_, Self>) -> Result<(), OpsError>;
     fn embed(&self, op: Embed<'_, Self>) -> Result<(), OpsError>;
     fn rms_norm(&self, op: RmsNorm<'_, Self>) -> Result<(), OpsError>;
     fn linear(&self, op: Linear<'_, Self>) -> Result<(), OpsError>;

@@ -28,8 +28,10 @@ impl<B: Backend> Copy for Rows<'_, B> {}
 pub struct Batch<B: Backend> {
     /// Rows the tables can hold.
     pub rows_max: usize,
-    /// Sequences the tables can hold.
+    /// Sequences that ops cover, a host constant like [`Rows::capacity`]: what the tables hold,
+    /// unless [`Batch::cover`] says less.
     pub sequences_max: usize,
+    pub(crate) sequences_held: usize,
     /// `[2]`: live rows, live sequences.
     pub live: B::Buf<u32>,
     /// `[rows_max]` sequence of a row, [`crate::NONE`] for padding.
@@ -54,6 +56,7 @@ impl<B: Backend> Batch<B> {
         Ok(Batch {
             rows_max,
             sequences_max,
+            sequences_held: sequences_max,
             live: backend.alloc(2)?,
             row_sequence: backend.alloc(rows_max)?,
             token: backend.alloc(rows_max)?,
@@ -63,6 +66,19 @@ impl<B: Backend> Batch<B> {
             sequence_start: backend.alloc(sequences_max)?,
             sequence_rows: backend.alloc(sequences_max)?,
         })
+    }
+
+    /// Ops from here on need to cover the first `sequences` entries only.
+    ///
+    /// # Panics
+    /// If the tables hold fewer.
+    pub fn cover(&mut self, sequences: usize) {
+        assert!(
+            sequences <= self.sequences_held,
+            "{sequences} sequences in tables for {}",
+            self.sequences_held
+        );
+        self.sequences_max = sequences;
     }
 
     /// The row count of a forward over `capacity` rows of this batch.

@@ -4,18 +4,31 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::host_memory::host_memory;
+use crate::pieces::load_cpu;
 use crate::{
     AcceptWalk, Advance, Attention, Backend, BuildTree, CompactKv, ConvTree, CopyColumns,
-    DraftAttention, DraftBlocks, Element, Embed, GatedNorm, GatherRows, GdnCommit, GdnScan, Linear,
-    LinearAddNorm, LinearSwiglu, NormRope, OpsError, RmsNorm, Sample, ScratchNeeds,
-    SimulateAcceptance, StepResult, TokenLogprobs, TopK, TreeTablesFrom,
+    DeviceMemory, DraftAttention, DraftBlocks, Dtype, Element, Embed, Fill, GatedNorm, GatherRows,
+    GdnCommit, GdnScan, Linear, LinearAddNorm, LinearSwiglu, ModelSizes, NormRope, OpsError, Piece,
+    RmsNorm, Sample, ScratchNeeds, SimulateAcceptance, StepResult, Storage, TokenLogprobs, TopK,
+    TreeTablesFrom,
 };
 
-/// Host memory and the calling thread, with the rayon pool for large ops. Clones count their
-/// allocations together.
+/// Host memory and the calling thread, with the rayon pool for large ops. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Cpu {
     allocated_bytes: Arc<AtomicU64>,
+    uploads: Arc<AtomicU64>,
+    downloads: Arc<AtomicU64>,
+}
+
+impl Cpu {
+    /// Calls to [`Backend::upload`] and [`Backend::zero`] so far, and to [`Backend::download`]:
+    /// what would keep a sequence of ops from being recorded, or make the host wait.
+    pub fn transfers(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.uploads), count(&self.downloads))
+    }
 }
 
 macro_rules! ops {
@@ -31,6 +44,10 @@ impl Backend for Cpu {
     type Buf<T: Element> = Box<[T]>;
     type Act = f32;
     type Graph = Infallible;
+    type Stages = ();
+
+    const DTYPE: Dtype = Dtype::F32;
+    const OWN_MEMORY: bool = false;
 
     fn name(&self) -> String {
         "cpu".into()
@@ -62,6 +79,7 @@ impl Backend for Cpu {
         buf: &mut Box<[T]>,
         offset: usize,
     ) -> Result<(), OpsError> {
+        self.uploads.fetch_add(1, Ordering::Relaxed);
         buf[offset..offset + values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -72,6 +90,7 @@ impl Backend for Cpu {
         offset: usize,
         values: &mut [T],
     ) -> Result<(), OpsError> {
+        self.downloads.fetch_add(1, Ordering::Relaxed);
         values.copy_from_slice(&buf[offset..offset + values.len()]);
         Ok(())
     }
@@ -82,8 +101,44 @@ impl Backend for Cpu {
         offset: usize,
         len: usize,
     ) -> Result<(), OpsError> {
+        self.uploads.fetch_add(1, Ordering::Relaxed);
         buf[offset..offset + len].fill(T::zeroed());
         Ok(())
+    }
+
+    fn wait(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        let from: Box<[u8]> = vec![1; bytes].into();
+        let mut to: Box<[u8]> = self.alloc(bytes)?;
+        to.copy_from_slice(&from);
+        let began = std::time::Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        Ok(2.0 * bytes as f64 / began.elapsed().as_secs_f64())
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        Ok(host_memory())
+    }
+
+    fn check_sizes(&self, _: &ModelSizes) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn stages(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        (): &mut (),
+        pieces: &[Piece<'_>],
+        storage: &mut Storage<Cpu>,
+    ) -> Result<(), OpsError> {
+        load_cpu(pieces, storage)
     }
 
     fn record(
@@ -106,6 +161,7 @@ impl Backend for Cpu {
     }
 
     ops! {
+        fill: Fill => crate::fill::cpu;
         embed: Embed => crate::embed::cpu;
         rms_norm: RmsNorm => crate::rms_norm::cpu;
         linear: Linear => crate::linear::cpu;

@@ -12,7 +12,7 @@ pub enum Cuda {}
 impl Cuda {
     /// Opens GPU `ordinal`.
     pub fn open(_ordinal: usize) -> Result<Self, OpsError> {
-        Err(OpsError::Device(
+        Err(OpsError::Absent(
             "this build has no CUDA backend; use --device cpu or a build with the cuda feature"
                 .into(),
         ))
@@ -31,6 +31,10 @@ impl Backend for Cuda {
     type Buf<T: Element> = Box<[T]>;
     type Act = bf16;
     type Graph = std::convert::Infallible;
+    type Stages = std::convert::Infallible;
+
+    const DTYPE: Dtype = Dtype::Bf16;
+    const OWN_MEMORY: bool = true;
 
     fn name(&self) -> String {
         match *self {}
@@ -60,6 +64,35 @@ impl Backend for Cuda {
         match *self {}
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn copy_rate(&self, _: usize) -> Result<f64, OpsError> {
+        match *self {}
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        match *self {}
+    }
+
+    fn check_sizes(&self, _: &ModelSizes) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn stages(&self) -> Result<Self::Stages, OpsError> {
+        match *self {}
+    }
+
+    fn load(
+        &self,
+        _: &mut Self::Stages,
+        _: &[Piece<'_>],
+        _: &mut Storage<Self>,
+    ) -> Result<(), OpsError> {
+        match *self {}
+    }
+
     fn record(
         &self,
         _: &mut dyn FnMut() -> Result<(), OpsError>,
@@ -80,6 +113,7 @@ impl Backend for Cuda {
     }
 
     ops! {
+        fill: Fill;
         embed: Embed;
         rms_norm: RmsNorm;
         linear: Linear;

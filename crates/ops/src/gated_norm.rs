@@ -58,7 +58,11 @@ mod tests {
     }
 
     fn normed(shape: GdnShape, o: &[f32], z: &[f32], weight: &[f32]) -> Vec<f32> {
-        let rows = o.len() / shape.value_width();
+        let (rows, width) = (o.len() / shape.value_width(), shape.value_width());
+        let mut mixed = vec![f32::NAN; rows * shape.mixed_stride()];
+        for (mixed, z) in mixed.chunks_mut(shape.mixed_stride()).zip(z.chunks(width)) {
+            mixed[shape.channels()..][..width].copy_from_slice(z);
+        }
         let mut out = vec![f32::NAN; o.len()].into();
         let op = GatedNorm {
             rows: Rows {
@@ -68,7 +72,7 @@ mod tests {
             shape,
             eps: EPS,
             o: &o.into(),
-            z: &z.into(),
+            mixed: &mixed.into(),
             weight: &weight.into(),
             out: &mut out,
         };

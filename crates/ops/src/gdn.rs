@@ -159,7 +159,7 @@ pub struct GdnScan<'a, B: Backend> {
     /// State read and written. `conv` is written in `Prefill` only.
     pub state: &'a mut GdnState<B>,
     /// `qkv`, `gate` and `scale` of every row; `mixed` in `Prefill`, for the history.
-    pub journal: &'a mut GdnJournal<B>,
+    pub journal: &'a GdnJournal<B>,
     /// `[rows, value_heads, value_dim]`.
     pub out: &'a mut B::Buf<B::Act>,
 }

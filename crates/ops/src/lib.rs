@@ -1,6 +1,6 @@
 //! Makes one op correct everywhere and fast on the GPU.
 //!
-//! A [`Backend`] owns memory and runs about two dozen fused ops on pre-allocated buffers. Every op
+//! A [`Backend`] owns memory and runs about thirty fused ops on pre-allocated buffers. Every op
 //! lives in a module of its own: argument struct, shape rules, CPU reference, tests. The crate
 //! knows rows, sequences and slots; it does not know layers or models.
 //!
@@ -30,9 +30,11 @@ mod draft_tree;
 mod element;
 mod embed;
 mod error;
+mod fill;
 mod gated_norm;
 mod gdn;
 mod head_attention;
+mod host_memory;
 mod kv;
 mod limits;
 mod linear;
@@ -40,9 +42,11 @@ mod linear_add_norm;
 mod linear_swiglu;
 mod logprobs;
 mod mapped_file;
+mod model_sizes;
 mod norm_rope;
 mod parallel;
 mod philox;
+mod pieces;
 mod product;
 mod rms_norm;
 mod rows;
@@ -62,7 +66,7 @@ mod vector;
 pub use accept_walk::{AcceptWalk, CutReason, Walk};
 pub use advance::Advance;
 pub use attention::Attention;
-pub use backend::{Backend, ScratchNeeds};
+pub use backend::{Backend, DeviceMemory, ScratchNeeds};
 pub use batch::{Batch, Rows};
 pub use commit::{CompactKv, GdnCommit};
 pub use conv_tree::ConvTree;
@@ -74,6 +78,7 @@ pub use draft_tree::{BuildTree, DraftPlan, PHI_BUDGETS, PHI_LENGTHS, Prediction}
 pub use element::Element;
 pub use embed::Embed;
 pub use error::OpsError;
+pub use fill::{Fill, FillLaw, FillTarget};
 pub use gated_norm::GatedNorm;
 pub use gdn::{GdnJournal, GdnMode, GdnScan, GdnShape, GdnState};
 pub use kv::KvLayer;
@@ -83,8 +88,10 @@ pub use linear_add_norm::LinearAddNorm;
 pub use linear_swiglu::{LinearSwiglu, gate_up_rows};
 pub use logprobs::{TokenLogprobs, row_logprobs};
 pub use mapped_file::MappedFile;
+pub use model_sizes::{HeadSizes, ModelSizes};
 pub use norm_rope::{KvTarget, NormRope, QuerySource};
 pub use philox::uniform;
+pub use pieces::{Piece, ReadAt};
 pub use rms_norm::RmsNorm;
 pub use rows::{ContextRows, CopyColumns, GatherRows};
 pub use sample::Sample;

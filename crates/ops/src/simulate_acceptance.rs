@@ -39,7 +39,9 @@ pub(crate) fn cpu(op: SimulateAcceptance<'_, Cpu>) {
             });
             op.choice[row] = match taken {
                 Some((_, &token)) => token,
-                None => (0..).find(|id| !children.contains(id)).unwrap_or(0),
+                None => (0..)
+                    .find(|id| !children.contains(id))
+                    .expect("a row has fewer children than there are ids"),
             };
         }
     }

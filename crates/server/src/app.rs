@@ -120,11 +120,9 @@ impl App {
         }
         match self.engine.status().phase {
             Phase::Ready => None,
-            Phase::Init | Phase::Weights | Phase::Warmup => Some(ApiError::unavailable(
-                "model_loading",
-                "The model is loading.",
-                5_000,
-            )),
+            Phase::Init | Phase::Download | Phase::Weights | Phase::Warmup => Some(
+                ApiError::unavailable("model_loading", "The model is loading.", 5_000),
+            ),
             Phase::Draining => Some(ApiError::draining()),
             Phase::Failed | Phase::Stopped => Some(ApiError::unavailable(
                 "engine_unavailable",

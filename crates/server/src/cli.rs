@@ -1,6 +1,7 @@
 //! The command line of the `spinney` binary.
 
 mod args;
+mod bench;
 mod check;
 mod checkpoints;
 mod exit;
@@ -8,6 +9,7 @@ mod generate;
 mod layers;
 mod loading;
 mod logging;
+mod progress;
 mod render;
 mod serve;
 
@@ -46,6 +48,7 @@ fn dispatch(typed: impl IntoIterator<Item = OsString>) -> Result<Exit, Failure> 
         Command::Generate(args) => generate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Render(args) => render::run(&args),
+        Command::Bench(command) => bench::run(&command),
     }
 }
 

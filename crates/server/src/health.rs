@@ -65,6 +65,7 @@ fn failed(app: &App, error: ApiError, status: &Status) -> Response {
     let (name, phase) = match status.phase {
         _ if draining => ("draining", "draining"),
         Phase::Init => ("loading", "init"),
+        Phase::Download => ("loading", "download"),
         Phase::Weights => ("loading", "weights"),
         Phase::Warmup => ("loading", "warmup"),
         Phase::Ready => ("stalled", "ready"),
@@ -76,6 +77,10 @@ fn failed(app: &App, error: ApiError, status: &Status) -> Response {
     body["progress"] = json!(status.bytes_done as f64 / status.bytes_total.max(1) as f64);
     body["bytes_done"] = status.bytes_done.into();
     body["bytes_total"] = status.bytes_total.into();
+    let seconds = status.phase_age.as_secs_f64();
+    if matches!(status.phase, Phase::Download | Phase::Weights) && seconds > 0.0 {
+        body["gb_per_s"] = json!(status.bytes_done as f64 / 1e9 / seconds);
+    }
     body["elapsed_s"] = json!(app.elapsed().as_secs_f64());
     (
         StatusCode::SERVICE_UNAVAILABLE,

@@ -1,5 +1,6 @@
 //! Turns HTTP into requests and token updates into text.
 
+mod acceptance;
 mod answer;
 mod app;
 mod body;
@@ -14,6 +15,7 @@ mod field_rules;
 pub mod fields;
 mod generation;
 mod health;
+pub mod hub;
 mod ids;
 mod keys;
 mod logprobs;

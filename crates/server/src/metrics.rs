@@ -57,6 +57,7 @@ pub(crate) struct Metrics {
     prompt_size: Histogram,
     output_size: Histogram,
     accept_length: Histogram,
+    step: Histogram,
     step_phases: [Histogram; 5],
 }
 
@@ -88,6 +89,7 @@ impl Metrics {
             prompt_size: histogram(PROMPT_SIZE),
             output_size: histogram(OUTPUT_SIZE),
             accept_length: histogram(ACCEPT_LENGTH),
+            step: histogram(STEP),
             step_phases: STEP_PHASES.map(phase),
             registry,
         }
@@ -187,12 +189,16 @@ impl Metrics {
 
     /// Where the time of a step went.
     pub(crate) fn observe_timing(&self, timing: &StepTiming) {
+        self.step.observe(timing.total_ms / 1e3, 1);
+        let Some(parts) = timing.parts else {
+            return;
+        };
         let parts = [
-            timing.draft_ms,
-            timing.build_ms,
-            timing.verify_ms,
-            timing.sample_ms,
-            timing.commit_ms,
+            parts.draft_ms,
+            parts.build_ms,
+            parts.verify_ms,
+            parts.sample_ms,
+            parts.commit_ms,
         ];
         for (histogram, ms) in self.step_phases.iter().zip(parts) {
             histogram.observe(ms / 1e3, 1);

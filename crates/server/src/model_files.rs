@@ -37,8 +37,16 @@ impl ModelFiles {
         source: &CheckpointSource,
         template_path: Option<&Path>,
     ) -> Result<Self, ModelError> {
-        let config = required(source, "config.json")?;
-        let config_text = text(config, "config.json")?;
+        Self::read_apart(source, source, template_path)
+    }
+
+    /// The configuration of `model` with the tokenizer, the template and the defaults of `source`.
+    pub fn read_apart(
+        model: &CheckpointSource,
+        source: &CheckpointSource,
+        template_path: Option<&Path>,
+    ) -> Result<Self, ModelError> {
+        let config_text = text(required(model, "config.json")?, "config.json")?;
         let vocabulary = Vocabulary::read(&required(source, "tokenizer.json")?, "tokenizer.json")?;
         let template = match template_path {
             Some(path) => {

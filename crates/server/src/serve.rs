@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Engine, Phase};
+use engine::{Engine, FailureCause, Phase};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -123,8 +123,13 @@ pub enum ServeError {
     #[error("{0}")]
     Config(String),
     /// The model could not be loaded.
-    #[error("the model could not be loaded: {0}")]
-    Load(String),
+    #[error("the model could not be loaded: {reason}")]
+    Load {
+        /// Why.
+        reason: String,
+        /// Whose fault that is.
+        cause: FailureCause,
+    },
     /// The engine failed while it was serving.
     #[error("the engine failed: {0}")]
     Engine(String),
@@ -176,11 +181,14 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
     // Streams still have to hear about it.
     connections.close();
     connections.closed(FLUSH).await;
-    let reason = app.engine.status().error;
-    let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
+    let status = app.engine.status();
+    let cause = status.cause.unwrap_or(FailureCause::Engine);
+    let reason = status
+        .error
+        .unwrap_or_else(|| "its thread has ended".to_owned());
     Err(match loaded {
         true => ServeError::Engine(reason),
-        false => ServeError::Load(reason),
+        false => ServeError::Load { reason, cause },
     })
 }
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use model::CheckpointSource;
 
 use super::*;
-use crate::Device;
+use crate::{Device, LoadFormat};
 
 fn fixture(name: &str) -> CheckpointSource {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -15,13 +15,14 @@ fn spec() -> LoadSpec {
     LoadSpec {
         target: fixture("qwen3_5"),
         drafter: Some(fixture("dflash")),
+        format: LoadFormat::Safetensors,
         device: Device::Cpu,
         dtype: None,
         vocab_used: 90,
     }
 }
 
-fn config() -> EngineConfig {
+pub(super) fn config() -> EngineConfig {
     EngineConfig {
         algorithm: Algorithm::Ddtree,
         chain_drafts: None,
@@ -31,10 +32,17 @@ fn config() -> EngineConfig {
         queue_max: 7,
         context_length: None,
         tokens_total: None,
+        memory_fraction: 0.88,
         prefill_chunk: 256,
         draft_batch_max: 3,
         skip_warmup: false,
     }
+}
+
+pub(super) fn configurations() -> (ModelConfig, DrafterConfig) {
+    let target = ModelConfig::read(&fixture("qwen3_5")).expect("the fixture is valid");
+    let drafter = DrafterConfig::read(&fixture("dflash"), &target).expect("the fixture is valid");
+    (target, drafter)
 }
 
 fn resolve_with(
@@ -48,10 +56,16 @@ fn resolve_with(
         .as_ref()
         .map(|source| DrafterConfig::read(source, &target).expect("the fixture is valid"));
     change_target(&mut target);
-    resolve(spec, config, &target, drafter.as_ref(), "the device".into())
+    resolve(
+        spec,
+        config,
+        &target,
+        drafter.as_ref(),
+        &ops::Cpu::default(),
+    )
 }
 
-fn ok(config: &EngineConfig) -> (Settings, ModelInfo) {
+pub(super) fn ok(config: &EngineConfig) -> (Settings, ModelInfo) {
     resolve_with(|_| {}, &spec(), config).expect("the options are valid")
 }
 
@@ -71,15 +85,13 @@ fn defaults_come_from_the_model() {
             weight_dtype: Dtype::F32,
             kv_dtype: Dtype::F32,
             vocab_used: 90,
+            graphs: true,
         }
     );
     assert_eq!((settings.queue_max, settings.draft_batch_max), (7, 3));
     assert_eq!((info.context_length, info.tokens_total), (512, 2048));
     assert_eq!((info.vocab_rows, info.vocab_used), (97, 90));
-    assert_eq!(
-        (&*info.model_type, &*info.device),
-        ("qwen3_5_text", "the device")
-    );
+    assert_eq!((&*info.model_type, &*info.device), ("qwen3_5_text", "cpu"));
     assert_eq!(info.architectures, ["Qwen3_5ForCausalLM"]);
     assert_eq!((info.plan.kv_pages, info.plan.slots), (pages_total, 4));
     assert!(info.plan.total_bytes() > 0);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use model::{ModelError, Shape};
+use model::{ModelError, Shape, StepKey};
 
 use super::harness::{Harness, Setup, request, settings, wait_until};
 use super::stub_runner::{Fault, StubRunner};
 use crate::shape::Drafting;
-use crate::{Engine, FinishReason, Phase, SubmitError};
+use crate::{Engine, Finish, FinishReason, Phase, SubmitError};
 
 #[test]
 fn a_fault_ends_every_request_once_and_stops_the_engine() {
@@ -108,6 +108,48 @@ fn the_warm_up_times_every_shape_and_leaves_nothing_behind() {
         0,
         "scratch steps are not counted"
     );
+    harness.close();
+}
+
+#[test]
+fn the_warm_up_records_every_step_that_can_be_uniform() {
+    let setup = Setup {
+        skip_warmup: false,
+        graphs: true,
+        running_max: 20,
+        pages: 20 * 3,
+        draft_batch_max: 5,
+        ..Setup::default()
+    };
+    let harness = Harness::start(&setup);
+    let recorded = harness.recorded.lock().unwrap().clone();
+    for (shape, most) in [(Shape::Plain, 20), (Shape::Tree(15), 5)] {
+        for count in 1..=most {
+            let key = StepKey::of(std::iter::repeat_n(shape, count), 20);
+            let times = recorded.iter().filter(|own| **own == key).count();
+            assert_eq!(times, 1, "{count} times {shape:?}");
+        }
+    }
+    assert_eq!(recorded.len(), 6 + 5, "1, 2, 4, 8, 16, 20; 1 to 5");
+    harness.close();
+}
+
+#[test]
+fn a_step_of_broken_logits_ends_its_request_and_no_other() {
+    let setup = Setup {
+        fault: Fault::StepNotFinite(2),
+        ..Setup::default()
+    };
+    let mut harness = Harness::start(&setup);
+    let ids = [3, 4].map(|seed| harness.submit(request(40, 60, seed)));
+    let ends = ids.map(|id| harness.await_end(id));
+    let is_broken = |end: &&Finish| match &end.reason {
+        FinishReason::Error(text) => text.contains("not finite"),
+        _ => false,
+    };
+    assert_eq!(ends.iter().filter(is_broken).count(), 1);
+    let whole = ends.iter().find(|end| !is_broken(end)).unwrap();
+    assert_eq!(whole.completion_tokens, 60);
     harness.close();
 }
 

@@ -11,8 +11,8 @@ use rand_pcg::Pcg64;
 
 use super::harness::Harness;
 use crate::{
-    Algorithm, Budget, Device, Engine, EngineConfig, FinishReason, LoadSpec, Phase, Request,
-    RequestId, TokenUpdate,
+    Algorithm, Budget, Device, Engine, EngineConfig, FinishReason, LoadFormat, LoadSpec, Phase,
+    Request, RequestId, TokenUpdate,
 };
 
 /// The head has 97 rows; the last is the mask token.
@@ -30,6 +30,7 @@ fn spec() -> LoadSpec {
     LoadSpec {
         target: CheckpointSource::Folder(folder("qwen3_5")),
         drafter: Some(CheckpointSource::Folder(folder("dflash"))),
+        format: LoadFormat::Safetensors,
         device: Device::Cpu,
         dtype: None,
         vocab_used: VOCAB,
@@ -46,6 +47,7 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
         queue_max: 0,
         context_length: Some(CONTEXT),
         tokens_total: None,
+        memory_fraction: 0.88,
         prefill_chunk: 64,
         draft_batch_max: 0,
         skip_warmup: budget != Budget::Auto,

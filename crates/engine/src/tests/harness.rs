@@ -5,7 +5,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use model::{Dtype, MemoryPlan, RunnerConfig, SamplingParams, Shape};
+use model::{Dtype, MemoryPlan, RunnerConfig, SamplingParams, Shape, StepKey};
 use ops::PAGE_TOKENS;
 
 use super::stub_runner::{Fault, Gate, StubRunner, next_token};
@@ -31,6 +31,7 @@ pub(crate) struct Setup {
     pub(crate) queue_max: usize,
     pub(crate) draft_batch_max: usize,
     pub(crate) skip_warmup: bool,
+    pub(crate) graphs: bool,
     pub(crate) fault: Fault,
 }
 
@@ -45,6 +46,7 @@ impl Default for Setup {
             queue_max: 0,
             draft_batch_max: 0,
             skip_warmup: true,
+            graphs: false,
             fault: Fault::None,
         }
     }
@@ -55,6 +57,7 @@ pub(crate) struct Harness {
     pub(crate) engine: Engine,
     pub(crate) gate: Gate,
     pub(crate) shapes: Arc<Mutex<Vec<Vec<Shape>>>>,
+    pub(crate) recorded: Arc<Mutex<Vec<StepKey>>>,
     pub(crate) requests: BTreeMap<RequestId, Request>,
     pub(crate) news: BTreeMap<RequestId, RequestUpdate>,
     context: usize,
@@ -76,6 +79,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         weight_dtype: Dtype::F32,
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
+        graphs: setup.graphs,
     };
     let info = ModelInfo {
         model_type: "stub".into(),
@@ -86,6 +90,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         tokens_total: setup.pages * PAGE_TOKENS,
         device: "stub".into(),
         plan: MemoryPlan::default(),
+        memory: None,
         algorithm: Algorithm::Ddtree,
         budget: Budget::Auto,
         topk: 15,
@@ -113,10 +118,12 @@ impl Harness {
         let gate = Gate::default();
         let runner = StubRunner::new(settings.runner.clone(), gate.clone(), setup.fault);
         let shapes = Arc::clone(&runner.shapes);
+        let recorded = Arc::clone(&runner.recorded);
         let engine = Engine::spawn(settings, info, move |_| Ok(runner)).unwrap();
         Harness {
             gate,
             shapes,
+            recorded,
             ..Harness::around(engine)
         }
     }
@@ -128,6 +135,7 @@ impl Harness {
             engine,
             gate: Gate::default(),
             shapes: Arc::default(),
+            recorded: Arc::default(),
             requests: BTreeMap::new(),
             news: BTreeMap::new(),
         }

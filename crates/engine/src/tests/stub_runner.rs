@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use model::{
     Chunk, CutReason, Emitted, ModelError, Prediction, PrefillOutput, RunnerConfig, SamplingParams,
-    SequenceStart, SequenceStep, Shape, StepOutput, StepSequence, StepTiming, TokenLogprob,
+    SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepSequence, StepTiming,
+    TokenLogprob,
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS};
 
@@ -22,6 +23,8 @@ pub(crate) enum Fault {
     PrefillPanic(usize),
     StepError(usize),
     StepPanic(usize),
+    /// The first sequence of the step has logits that are not finite.
+    StepNotFinite(usize),
 }
 
 /// Lets calls to prefill and step through one by one.
@@ -125,6 +128,8 @@ pub(crate) struct StubRunner {
     calls: (usize, usize, usize),
     /// Every shape that was run.
     pub(crate) shapes: Arc<Mutex<Vec<Vec<Shape>>>>,
+    /// Every key that was recorded.
+    pub(crate) recorded: Arc<Mutex<Vec<StepKey>>>,
 }
 
 impl StubRunner {
@@ -136,6 +141,7 @@ impl StubRunner {
             fault,
             calls: (0, 0, 0),
             shapes: Arc::default(),
+            recorded: Arc::default(),
         }
     }
 
@@ -200,6 +206,7 @@ impl StubRunner {
             accepted: tokens.len().min(would_accept),
             tokens,
             ended,
+            not_finite: None,
             prediction: (shape != Shape::Plain).then_some(Prediction {
                 tree: [2.0, 3.0, 4.0, 4.5],
                 chain: [1.5, 2.0, 2.5],
@@ -330,9 +337,27 @@ impl StepRunner for StubRunner {
         let shapes = sequences.iter().map(|step| step.shape).collect();
         self.shapes.lock().unwrap().push(shapes);
         let step = |step: &SequenceStep| self.step_one(step.slot, step.shape);
+        let mut sequences: Vec<_> = sequences.iter().map(step).collect();
+        if self.fault == Fault::StepNotFinite(self.calls.2) {
+            sequences[0].not_finite = Some(not_finite().to_string());
+            self.slots
+                .get_mut(&sequences[0].slot)
+                .expect("the slot was started")
+                .dead = true;
+        }
         Ok(StepOutput {
-            sequences: sequences.iter().map(step).collect(),
+            sequences,
             timing: StepTiming::default(),
         })
+    }
+
+    fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {
+        assert!(self.config.graphs, "graphs are off");
+        let shapes = self.shapes.lock().unwrap();
+        let last = shapes.last().expect("a step before it is recorded");
+        let run = StepKey::of(last.iter().copied(), self.config.sequences_max);
+        assert_eq!(run, key, "a key is recorded behind a step that has it");
+        self.recorded.lock().unwrap().push(key);
+        Ok(true)
     }
 }

@@ -4,6 +4,8 @@ mod drafter;
 mod fields;
 mod target;
 
+use ops::{Dtype, HeadSizes, ModelSizes};
+
 use crate::{CheckpointSource, ModelError};
 
 /// What mixes tokens in a layer.
@@ -87,12 +89,43 @@ impl ModelConfig {
         target::read(&fields::Fields::read(source, "config.json")?)
     }
 
+    /// Queries with their gates, keys and values of one row of an attention layer.
+    pub(crate) fn mixed_width(&self) -> usize {
+        (2 * self.attention_heads + 2 * self.kv_heads) * self.head_dim
+    }
+
     /// Full-attention layers.
     pub fn attention_layers(&self) -> usize {
         self.layers
             .iter()
             .filter(|kind| **kind == LayerKind::FullAttention)
             .count()
+    }
+
+    /// What a device is asked about before this is loaded to it.
+    pub fn sizes(&self, drafter: Option<&DrafterConfig>, dtype: Dtype) -> ModelSizes {
+        let drafter = drafter.map(|sizes| {
+            let heads = HeadSizes {
+                heads: sizes.attention_heads,
+                kv_heads: sizes.kv_heads,
+                dim: sizes.head_dim,
+                rotary: sizes.head_dim,
+            };
+            (sizes.intermediate_size, heads)
+        });
+        ModelSizes {
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            attention: HeadSizes {
+                heads: self.attention_heads,
+                kv_heads: self.kv_heads,
+                dim: self.head_dim,
+                rotary: self.rotary_dim,
+            },
+            gdn: self.gdn,
+            drafter,
+            dtype,
+        }
     }
 
     /// GDN layers.
@@ -107,6 +140,16 @@ impl DrafterConfig {
         let config = drafter::read(&fields::Fields::read(source, "config.json")?)?;
         config.fits(target)?;
         Ok(config)
+    }
+
+    /// Queries, keys and values of one row of a layer.
+    pub(crate) fn mixed_width(&self) -> usize {
+        (self.attention_heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Keys and values of one row of all layers.
+    pub(crate) fn context_width(&self) -> usize {
+        self.layers.len() * 2 * self.kv_heads * self.head_dim
     }
 
     /// Drafted tokens per block: every row but the anchor.

@@ -1,58 +1,75 @@
 //! Loads the weights and allocates everything a runner will ever use.
 
+use std::rc::Rc;
+
 use ops::{
-    Backend, Batch, ContextRows, DraftPlan, EMIT_MAX, GdnJournal, GdnState, KvLayer, OpsError,
-    Slots, TreeTables, Walk,
+    Backend, Batch, ContextRows, DraftPlan, Dtype, GdnJournal, GdnState, KvLayer, OpsError, Slots,
+    TreeTables, Walk,
 };
 
 use super::results::ResultBuffers;
-use super::{Forward, Runner, RunnerConfig, Selected};
+use super::staging::{Held, HeldBatch};
+use super::{Drafts, Forward, Runner, RunnerConfig, Selected};
+use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
-use crate::plan::RunnerRows;
+use crate::loader::{Loader, Origin};
+use crate::plan::{RunnerRows, scratch_needs};
 use crate::target::Target;
-use crate::weights::{DrafterWeights, TargetWeights, Uploader};
+use crate::weights::{DrafterWeights, TargetWeights};
 use crate::workspace::{Widths, Workspace};
-use crate::{CheckpointSource, DrafterConfig, LoadProgress, MemoryPlan, ModelConfig, ModelError};
+use crate::{
+    CheckpointSource, DrafterConfig, LoadFormat, LoadProgress, MemoryPlan, ModelConfig, ModelError,
+};
+
+/// What a runner is made of.
+#[derive(Clone, Debug)]
+pub struct ModelSources {
+    /// The target.
+    pub target: CheckpointSource,
+    /// The drafter.
+    pub drafter: Option<CheckpointSource>,
+    /// Where their weights come from.
+    pub format: LoadFormat,
+}
 
 impl<B: Backend> Runner<B> {
-    /// Loads target and drafter and allocates everything.
+    /// Loads target and drafter and allocates everything. What is wrong with a checkpoint is found
+    /// before the first tensor is loaded.
     pub fn load(
         backend: B,
-        target: &CheckpointSource,
-        drafter: Option<&CheckpointSource>,
+        sources: &ModelSources,
         config: RunnerConfig,
         progress: &LoadProgress,
     ) -> Result<Self, ModelError> {
         config.assert_valid();
-        let target_config = ModelConfig::read(target)?;
-        let drafter_config = drafter
-            .map(|source| DrafterConfig::read(source, &target_config))
-            .transpose()?;
-        let mut target_file = Checkpoint::open(target, target_naming, false, progress)?;
-        let mut drafter_file = drafter
-            .map(|source| Checkpoint::open(source, drafter_naming, false, progress))
-            .transpose()?;
-        let up = Uploader {
-            backend: &backend,
-            dtype: Some(config.weight_dtype),
+        let target = ModelConfig::read(&sources.target)?;
+        let drafter = match &sources.drafter {
+            Some(source) => Some(DrafterConfig::read(source, &target)?),
+            None => None,
         };
-        let target_weights = TargetWeights::load(&up, &target_config, &mut target_file)?;
-        target_file.finish()?;
-        let mut drafter_weights = None;
-        if let (Some(sizes), Some(mut file)) = (&drafter_config, drafter_file.take()) {
-            drafter_weights = Some(DrafterWeights::load(&up, sizes, &mut file)?);
-            file.finish()?;
-        }
-        let plan = MemoryPlan::of(&target_config, drafter_config.as_ref(), &config);
+        let plan = MemoryPlan::of(&backend, &target, drafter.as_ref(), &config);
+        let dtype = config.weight_dtype;
+        let (target_weights, drafter_weights) = match sources.format {
+            LoadFormat::Safetensors => {
+                let files = Files::open(sources, &target, drafter.as_ref())?;
+                progress.expect(files.bytes());
+                files.load(&backend, &target, drafter.as_ref(), dtype, progress)?
+            }
+            LoadFormat::Dummy { seed } => {
+                progress.expect(plan.weight_bytes());
+                dummies(&backend, &target, drafter.as_ref(), dtype, seed, progress)?
+            }
+        };
+        backend.reserve(&scratch_needs(&target, drafter.as_ref(), &config))?;
         let target = Target {
-            taps: drafter_config
+            taps: drafter
                 .as_ref()
                 .map_or(Vec::new(), |sizes| sizes.taps.clone()),
-            config: target_config,
+            config: target,
             weights: target_weights,
         };
-        let drafter = drafter_config.zip(drafter_weights);
+        let drafter = drafter.zip(drafter_weights);
         Self::allocate(backend, target, drafter, config, plan)
     }
 
@@ -88,28 +105,26 @@ impl<B: Backend> Runner<B> {
             .collect::<Result<_, _>>()?;
         let sequences = config.sequences_max;
         let selected = Selected {
-            rows: ContextRows::new(&backend, rows.logits)?,
-            x: backend.alloc(rows.logits * widths.hidden)?,
-            normed: backend.alloc(rows.logits * widths.hidden)?,
+            rows: ContextRows::new(&backend, rows.selected)?,
+            x: backend.alloc(rows.selected * widths.hidden)?,
         };
-        let candidates = rows.drafted * config.topk;
         Ok(Runner {
             prefill_journal: GdnJournal::new(&backend, sizes.gdn, config.prefill_rows_max)?,
             workspace: Workspace::new(&backend, &widths, rows.workspace())?,
             prefill: Forward::new(&backend, config.prefill_rows_max, sequences)?,
             verify: Forward::new(&backend, rows.verify, sequences)?,
             first: Forward::new(&backend, sequences, sequences)?,
-            blocks: Batch::new(&backend, rows.blocks, sequences)?,
-            draft_plan: DraftPlan::new(&backend, sequences)?,
-            candidate_ids: backend.alloc(candidates)?,
-            candidate_logprobs: backend.alloc(candidates)?,
+            drafts: Drafts::new(&backend, rows.blocks, sequences, config.topk)?,
             results: ResultBuffers::new(&backend, rows.verify.max(sequences), sequences)?,
             drafter: drafter
                 .map(|(sizes, weights)| {
                     Drafter::new(&backend, sizes, weights, &config, rows.blocks)
                 })
                 .transpose()?,
+            prefilled: vec![0; sequences],
             logprobs_top: vec![None; sequences],
+            graphs: Vec::new(),
+            simulation: None,
             selected,
             slots,
             caches,
@@ -118,19 +133,127 @@ impl<B: Backend> Runner<B> {
             target,
             config,
             plan,
-            backend,
+            backend: Rc::new(backend),
         })
     }
+}
+
+/// The opened checkpoints of a pair.
+struct Files {
+    target: Checkpoint,
+    drafter: Option<Checkpoint>,
+}
+
+impl Files {
+    /// Reads all headers and checks them.
+    fn open(
+        sources: &ModelSources,
+        target: &ModelConfig,
+        drafter: Option<&DrafterConfig>,
+    ) -> Result<Self, ModelError> {
+        let target_file = Checkpoint::open(&sources.target, target_naming, false)?;
+        check_target(target_file.clone(), target)?;
+        let mut drafter_file = None;
+        if let (Some(source), Some(sizes)) = (&sources.drafter, drafter) {
+            let file = Checkpoint::open(source, drafter_naming, false)?;
+            check_drafter(file.clone(), sizes)?;
+            drafter_file = Some(file);
+        }
+        Ok(Files {
+            target: target_file,
+            drafter: drafter_file,
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.target.bytes() + self.drafter.as_ref().map_or(0, Checkpoint::bytes)
+    }
+
+    fn load<B: Backend>(
+        self,
+        backend: &B,
+        target: &ModelConfig,
+        drafter: Option<&DrafterConfig>,
+        dtype: Dtype,
+        progress: &LoadProgress,
+    ) -> Result<Weights<B>, ModelError> {
+        let mut stages = backend.stages()?;
+        let mut from = Loader {
+            backend,
+            origin: Origin::File {
+                checkpoint: self.target,
+                stages: &mut stages,
+            },
+            dtype,
+            progress,
+        };
+        let target = TargetWeights::load(&mut from, target)?;
+        from.finish()?;
+        let (Some(checkpoint), Some(sizes)) = (self.drafter, drafter) else {
+            return Ok((target, None));
+        };
+        let mut from = Loader {
+            backend,
+            origin: Origin::File {
+                checkpoint,
+                stages: &mut stages,
+            },
+            dtype,
+            progress,
+        };
+        let drafter = DrafterWeights::load(&mut from, sizes)?;
+        from.finish()?;
+        Ok((target, Some(drafter)))
+    }
+}
+
+type Weights<B> = (TargetWeights<B>, Option<DrafterWeights<B>>);
+
+/// Random weights of a pair's sizes.
+fn dummies<B: Backend>(
+    backend: &B,
+    target: &ModelConfig,
+    drafter: Option<&DrafterConfig>,
+    dtype: Dtype,
+    seed: u64,
+    progress: &LoadProgress,
+) -> Result<Weights<B>, ModelError> {
+    let mut from = Loader {
+        backend,
+        origin: Origin::Dummy { seed },
+        dtype,
+        progress,
+    };
+    let target = TargetWeights::load(&mut from, target)?;
+    let drafter = drafter
+        .map(|sizes| DrafterWeights::load(&mut from, sizes))
+        .transpose()?;
+    Ok((target, drafter))
 }
 
 impl<B: Backend> Forward<B> {
     fn new(backend: &B, rows: usize, sequences: usize) -> Result<Self, OpsError> {
         Ok(Forward {
             batch: Batch::new(backend, rows, sequences)?,
+            held: HeldBatch::default(),
             tree: TreeTables::new(backend, rows)?,
-            // A prefill lists all its rows; a step at most `EMIT_MAX` of each sequence.
-            context: ContextRows::new(backend, rows.max(sequences * EMIT_MAX))?,
+            // A prefill lists all its rows, a step those that stay.
+            context: ContextRows::new(backend, rows)?,
             walk: Walk::new(backend, sequences)?,
+        })
+    }
+}
+
+impl<B: Backend> Drafts<B> {
+    fn new(backend: &B, rows: usize, sequences: usize, topk: usize) -> Result<Self, OpsError> {
+        Ok(Drafts {
+            batch: Batch::new(backend, rows, sequences)?,
+            held: HeldBatch::default(),
+            plan: DraftPlan::new(backend, sequences)?,
+            held_block: Held::default(),
+            held_chain: Held::default(),
+            candidate_ids: backend.alloc(rows * topk)?,
+            candidate_logprobs: backend.alloc(rows * topk)?,
         })
     }
 }

@@ -1,18 +1,23 @@
 //! Runs forward passes and steps over pre-allocated memory.
 
+mod graphs;
 mod load;
+mod part_times;
 mod prefill;
 mod results;
 mod staging;
 mod start;
 mod step;
+mod step_key;
 #[cfg(test)]
 mod tests;
 mod types;
+mod walk;
+
+use std::rc::Rc;
 
 use ops::{
-    Backend, Batch, ContextRows, DraftPlan, GdnJournal, GdnState, KvLayer, ROW_BUCKETS, Slots,
-    TreeTables, Walk,
+    Backend, Batch, ContextRows, DraftPlan, GdnJournal, GdnState, KvLayer, Slots, TreeTables, Walk,
 };
 
 use crate::drafter::Drafter;
@@ -20,10 +25,16 @@ use crate::target::Target;
 use crate::workspace::Workspace;
 use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
+pub use graphs::AcceptanceLaw;
+pub use load::ModelSources;
+pub use part_times::DeviceTimes;
 use results::ResultBuffers;
+use staging::{Held, HeldBatch};
+pub use step_key::StepKey;
+pub(crate) use step_key::bucket;
 pub use types::{
     Chunk, Emitted, PrefillOutput, PromptLogprobs, RunnerConfig, SequenceStart, SequenceStep,
-    Shape, StepOutput, StepSequence, StepTiming, TokenLogprob,
+    Shape, StepOutput, StepParts, StepSequence, StepTiming, TokenLogprob,
 };
 
 /// A loaded model with all its memory.
@@ -33,7 +44,8 @@ pub use types::{
 /// which the next scan replays), and the drafter's context. The newest emitted token, the root, is
 /// processed by the next step.
 pub struct Runner<B: Backend> {
-    backend: B,
+    /// Shared with the closure that is recorded.
+    backend: Rc<B>,
     config: RunnerConfig,
     plan: MemoryPlan,
     target: Target<B>,
@@ -52,35 +64,56 @@ pub struct Runner<B: Backend> {
     verify: Forward<B>,
     /// The last rows of finished prompts.
     first: Forward<B>,
-    /// Blocks of the drafter.
-    blocks: Batch<B>,
-    draft_plan: DraftPlan<B>,
+    drafts: Drafts<B>,
     /// Rows picked out of a forward for the head.
     selected: Selected<B>,
-    /// Candidates of the drafted rows, `[blocks, depths, topk]`.
-    candidate_ids: B::Buf<u32>,
-    candidate_logprobs: B::Buf<f32>,
     results: ResultBuffers<B>,
+    /// Prompt tokens of each slot that were prefilled.
+    prefilled: Vec<usize>,
     /// Alternatives that each slot's sequence wants beside its tokens.
     logprobs_top: Vec<Option<usize>>,
+    /// Recorded steps.
+    graphs: Vec<(StepKey, B::Graph)>,
+    /// Seed of simulated acceptance.
+    simulation: Option<u64>,
+}
+
+/// Which rows are sampled and walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The last rows of prompts.
+    First,
+    /// The verify rows of a step.
+    Step,
 }
 
 /// Tables of one kind of forward.
 struct Forward<B: Backend> {
     batch: Batch<B>,
+    held: HeldBatch,
     tree: TreeTables<B>,
     /// New context rows for the drafter.
     context: ContextRows<B>,
     walk: Walk<B>,
 }
 
+/// Blocks of the drafter and what comes of them.
+struct Drafts<B: Backend> {
+    batch: Batch<B>,
+    held: HeldBatch,
+    plan: DraftPlan<B>,
+    held_block: Held<u32>,
+    held_chain: Held<u32>,
+    /// Candidates of all block rows, `[blocks, block_size, topk]`.
+    candidate_ids: B::Buf<u32>,
+    candidate_logprobs: B::Buf<f32>,
+}
+
 /// Rows gathered for the head.
 struct Selected<B: Backend> {
     rows: ContextRows<B>,
-    /// `[rows, hidden]`.
-    x: B::Buf<f32>,
-    /// `[rows, hidden]`.
-    normed: B::Buf<f32>,
+    /// `[rows, hidden]`, under the final norm.
+    x: B::Buf<B::Act>,
 }
 
 impl<B: Backend> Runner<B> {
@@ -108,17 +141,6 @@ impl<B: Backend> Runner<B> {
     pub fn backend(&self) -> &B {
         &self.backend
     }
-}
-
-/// The smallest row bucket that holds `rows`.
-///
-/// # Panics
-/// If no bucket does: the caller plans at most the largest.
-pub(crate) fn bucket(rows: usize) -> usize {
-    *ROW_BUCKETS
-        .iter()
-        .find(|bucket| **bucket >= rows)
-        .unwrap_or_else(|| panic!("{rows} rows in a step; the largest bucket is 512"))
 }
 
 /// Bytes of the result block, for the memory plan.

@@ -1,15 +1,12 @@
 //! Prefill: chunks of prompts through the target, their features into the drafter's context.
 
-use ops::{
-    AcceptWalk, Advance, Backend, CutReason, GatherRows, GdnMode, OpsError, Sample, TokenLogprobs,
-    TreeTablesFrom, row_logprobs,
-};
+use ops::{Backend, CutReason, GatherRows, GdnMode, OpsError, TreeTablesFrom, row_logprobs};
 
-use super::results::read_one;
+use super::results::ReadSequence;
 use super::staging::{Staging, list_rows};
-use super::{Chunk, Emitted, PrefillOutput, Runner, TokenLogprob};
+use super::{Chunk, Emitted, PrefillOutput, Runner, Stage, TokenLogprob};
 use crate::ModelError;
-use crate::target::Pass;
+use crate::target::{Pass, float};
 use crate::workspace::LOGITS_SLICE_ROWS;
 
 /// What follows a prompt; see [`PrefillOutput`].
@@ -57,9 +54,10 @@ impl<B: Backend> Runner<B> {
         let last_rows = self.select_last_rows(chunks)?;
         self.prefill_context(chunks)?;
         for chunk in chunks {
-            let length = (chunk.start + chunk.tokens.len()) as u32;
+            let length = chunk.start + chunk.tokens.len();
             self.backend
-                .upload(&[length], &mut self.slots.length, chunk.slot)?;
+                .upload(&[length as u32], &mut self.slots.length, chunk.slot)?;
+            self.prefilled[chunk.slot] = length;
         }
         if last_rows == 0 {
             Ok(Vec::new())
@@ -75,9 +73,8 @@ impl<B: Backend> Runner<B> {
                 !chunk.tokens.is_empty(),
                 "an empty chunk has nothing to prefill"
             );
-            let length = read_one(&self.backend, &self.slots.length, chunk.slot)? as usize;
             assert_eq!(
-                length, chunk.start,
+                self.prefilled[chunk.slot], chunk.start,
                 "a chunk starts where the prefill stands"
             );
             staging.chain(chunk.slot, chunk.tokens);
@@ -88,14 +85,15 @@ impl<B: Backend> Runner<B> {
             "{capacity} rows in one prefill"
         );
         let forward = &mut self.prefill;
-        staging.upload(&self.backend, &mut forward.batch, capacity)?;
+        forward.batch.cover(staging.sequence_count());
+        staging.upload(&*self.backend, &mut forward.batch, &mut forward.held)?;
         self.backend.tree_tables(TreeTablesFrom {
             batch: &forward.batch,
             padding: None,
             tables: &mut forward.tree,
         })?;
         self.target.forward(&mut Pass {
-            backend: &self.backend,
+            backend: &*self.backend,
             mode: GdnMode::Prefill,
             rows: forward.batch.rows(capacity),
             batch: &forward.batch,
@@ -109,7 +107,7 @@ impl<B: Backend> Runner<B> {
         Ok(())
     }
 
-    /// Gathers the residual stream of the prompts' last rows; returns how many there are.
+    /// Gathers the prompts' last rows; returns how many there are.
     fn select_last_rows(&mut self, chunks: &[Chunk<'_>]) -> Result<usize, OpsError> {
         let mut rows = Vec::new();
         let mut end = 0;
@@ -123,29 +121,25 @@ impl<B: Backend> Runner<B> {
         Ok(rows.len())
     }
 
-    /// Gathers rows of the residual stream for the head.
+    /// Gathers rows of the last forward for the head.
     pub(super) fn select(&mut self, rows: &[u32]) -> Result<(), OpsError> {
         let selected = &mut self.selected;
-        list_rows(&self.backend, &mut selected.rows, rows, &[], &[])?;
+        list_rows(&*self.backend, &mut selected.rows, rows, &[], &[])?;
         self.backend.gather_rows(GatherRows {
             rows: selected.rows.rows(rows.len()),
             source: &selected.rows.source,
             dim: self.target.config.hidden_size,
-            x: &self.workspace.x,
+            x: &self.workspace.h,
             out: &mut selected.x,
         })
     }
 
     /// Logits of the selected rows.
     pub(super) fn selected_head(&mut self, count: usize) -> Result<(), OpsError> {
-        let selected = &mut self.selected;
-        self.target.head(
-            &self.backend,
-            selected.rows.rows(count),
-            &selected.x,
-            &mut selected.normed,
-            &mut self.workspace.logits,
-        )
+        let (selected, head) = (&self.selected, self.target.weights.head());
+        let rows = selected.rows.rows(count);
+        let logits = &mut self.workspace.logits;
+        self.backend.linear(float(rows, &selected.x, head, logits))
     }
 
     /// Log-probabilities of the tokens that follow the chunk's rows, in slices of the head.
@@ -195,7 +189,7 @@ impl<B: Backend> Runner<B> {
         }
         let source: Vec<u32> = (0..slot.len() as u32).collect();
         let context = &mut self.prefill.context;
-        list_rows(&self.backend, context, &source, &slot, &position)?;
+        list_rows(&*self.backend, context, &source, &slot, &position)?;
         drafter.append_context(
             &self.backend,
             context,
@@ -214,102 +208,20 @@ impl<B: Backend> Runner<B> {
         }
         let count = finished.len();
         self.selected_head(count)?;
-        let faults = self.not_finite(count)?;
         let first = &mut self.first;
-        staging.upload(&self.backend, &mut first.batch, count)?;
-        self.backend.tree_tables(TreeTablesFrom {
-            batch: &first.batch,
-            padding: None,
-            tables: &mut first.tree,
-        })?;
-        self.sample_and_walk(count, true)?;
-        let mut result = Vec::with_capacity(count);
-        for ((sequence, chunk), not_finite) in finished.iter().enumerate().zip(faults) {
-            let top = self.logprobs_top[chunk.slot];
-            let (mut tokens, ended) =
-                self.results
-                    .emitted(&self.backend, &self.first.walk, sequence, top)?;
-            result.push(FirstToken {
-                token: tokens.pop().expect("a walk emits at least one token"),
-                ended,
-                not_finite,
-            });
-        }
-        Ok(result)
-    }
-
-    /// A forward over broken weights shows in the logits; better no token than a random one.
-    fn not_finite(&self, rows: usize) -> Result<Vec<Option<String>>, ModelError> {
-        let (vocab_rows, used) = (self.slots.vocab_rows, self.slots.vocab_used);
-        let mut logits = vec![0.0f32; used];
-        let mut faults = Vec::with_capacity(rows);
-        for row in 0..rows {
-            self.backend
-                .download(&self.workspace.logits, row * vocab_rows, &mut logits)?;
-            let fault = logits.iter().position(|logit| !logit.is_finite());
-            faults.push(fault.map(|id| {
-                format!(
-                    "the logit of token {id} is {}: the weights hold values that are not finite or \
-                     overflow; run `spinney check` on the model folder",
-                    logits[id]
-                )
-            }));
-        }
-        Ok(faults)
-    }
-
-    /// Samples every row, follows the choices, and moves the sequences on. `first` works on the
-    /// last rows of prompts, otherwise on the verify batch.
-    pub(super) fn sample_and_walk(&mut self, capacity: usize, first: bool) -> Result<(), OpsError> {
-        let forward = if first {
-            &mut self.first
-        } else {
-            &mut self.verify
+        first.batch.cover(count);
+        staging.upload(&*self.backend, &mut first.batch, &mut first.held)?;
+        self.sample_and_walk(count, Stage::First)?;
+        self.advance(Stage::First)?;
+        let tops: Vec<_> = (finished.iter())
+            .map(|chunk| self.logprobs_top[chunk.slot])
+            .collect();
+        let read = self.results.read(&self.backend, &tops)?;
+        let first = |mut read: ReadSequence| FirstToken {
+            not_finite: read.not_finite("behind the prompt"),
+            ended: read.result.reason,
+            token: read.tokens.pop().expect("a walk emits at least one token"),
         };
-        let rows = forward.batch.rows(capacity);
-        self.backend.sample(Sample {
-            rows,
-            batch: &forward.batch,
-            slots: &self.slots,
-            logits: &self.workspace.logits,
-            choice: &mut self.results.choice,
-        })?;
-        self.backend.accept_walk(AcceptWalk {
-            batch: &forward.batch,
-            tree: &forward.tree,
-            slots: &self.slots,
-            first,
-            choice: &self.results.choice,
-            walk: &mut forward.walk,
-        })?;
-        self.backend.token_logprobs(TokenLogprobs {
-            batch: &forward.batch,
-            slots: &self.slots,
-            walk: &forward.walk,
-            logits: &self.workspace.logits,
-            logprob: &mut self.results.logprob,
-            top_ids: &mut self.results.top_ids,
-            top_logprobs: &mut self.results.top_logprobs,
-        })?;
-        if first {
-            self.advance(true)?;
-        }
-        Ok(())
-    }
-
-    /// Moves the sequences of the last walk on.
-    pub(super) fn advance(&mut self, first: bool) -> Result<(), OpsError> {
-        let forward = if first {
-            &mut self.first
-        } else {
-            &mut self.verify
-        };
-        self.backend.advance(Advance {
-            batch: &forward.batch,
-            walk: &forward.walk,
-            first,
-            slots: &mut self.slots,
-            context: &mut forward.context,
-        })
+        Ok(read.into_iter().map(first).collect())
     }
 }

@@ -1,8 +1,46 @@
-//! Host side of a batch: filled per forward, uploaded as tables.
+//! Host side of a batch: filled per forward, uploaded where the device holds something else.
 
-use ops::{Backend, Batch, ContextRows, NONE, OpsError};
+use ops::{Backend, Batch, ContextRows, Element, NONE, OpsError};
 
-/// Segments of one forward, collected on the host.
+/// The front of a device table as the host has written it.
+#[derive(Default)]
+pub(super) struct Held<T> {
+    values: Vec<T>,
+}
+
+impl<T: Element + PartialEq> Held<T> {
+    /// Makes `values` the front of `buf`; uploads nothing where it is already.
+    pub(super) fn write<B: Backend>(
+        &mut self,
+        backend: &B,
+        values: &[T],
+        buf: &mut B::Buf<T>,
+    ) -> Result<(), OpsError> {
+        if self.values.get(..values.len()) == Some(values) {
+            return Ok(());
+        }
+        backend.upload(values, buf, 0)?;
+        let common = self.values.len().min(values.len());
+        self.values[..common].copy_from_slice(&values[..common]);
+        self.values.extend_from_slice(&values[common..]);
+        Ok(())
+    }
+}
+
+/// What the tables of a [`Batch`] hold. Those that ops write are not tracked, and never staged.
+#[derive(Default)]
+pub(super) struct HeldBatch {
+    live: Held<u32>,
+    row_sequence: Held<u32>,
+    token: Held<u32>,
+    parent: Held<i32>,
+    depth: Held<u32>,
+    slot: Held<u32>,
+    start: Held<u32>,
+    rows: Held<u32>,
+}
+
+/// Segments of one forward, collected on the host. Segments of one forward are all of one kind.
 #[derive(Default)]
 pub(super) struct Staging {
     row_sequence: Vec<u32>,
@@ -27,22 +65,19 @@ impl Staging {
 
     /// Adds a segment whose rows form a chain over `tokens`.
     pub(super) fn chain(&mut self, slot: usize, tokens: &[u32]) {
-        self.segment(slot, tokens.len());
+        self.block(slot, tokens.len());
         self.token.extend_from_slice(tokens);
-        self.parent
-            .extend((0..tokens.len()).map(|row| row as i32 - 1));
-        self.depth.extend(0..tokens.len() as u32);
     }
 
-    /// Adds a segment whose rows are written on the device.
-    pub(super) fn reserved(&mut self, slot: usize, rows: usize) {
-        self.segment(slot, rows);
-        self.token.resize(self.row_sequence.len(), 0);
-        self.parent.resize(self.row_sequence.len(), -1);
-        self.depth.resize(self.row_sequence.len(), 0);
+    /// Adds a segment whose rows form a chain; its tokens are written on the device.
+    pub(super) fn block(&mut self, slot: usize, rows: usize) {
+        self.tree(slot, rows);
+        self.parent.extend((0..rows).map(|row| row as i32 - 1));
+        self.depth.extend(0..rows as u32);
     }
 
-    fn segment(&mut self, slot: usize, rows: usize) {
+    /// Adds a segment whose tokens, parents and depths are written on the device.
+    pub(super) fn tree(&mut self, slot: usize, rows: usize) {
         self.start.push(self.row_sequence.len() as u32);
         self.rows.push(rows as u32);
         let sequence = self.slot.len() as u32;
@@ -51,23 +86,29 @@ impl Staging {
             .resize(self.row_sequence.len() + rows, sequence);
     }
 
-    /// Writes the tables; rows from the live ones to `capacity` become padding.
+    /// Brings the tables up to date. All rows behind the live ones become padding, whatever
+    /// capacity the ops have.
     pub(super) fn upload<B: Backend>(
         mut self,
         backend: &B,
         batch: &mut Batch<B>,
-        capacity: usize,
+        held: &mut HeldBatch,
     ) -> Result<(), OpsError> {
         let live = [self.row_count() as u32, self.sequence_count() as u32];
-        self.row_sequence.resize(capacity, NONE);
-        backend.upload(&live, &mut batch.live, 0)?;
-        backend.upload(&self.row_sequence, &mut batch.row_sequence, 0)?;
-        backend.upload(&self.token, &mut batch.token, 0)?;
-        backend.upload(&self.parent, &mut batch.parent, 0)?;
-        backend.upload(&self.depth, &mut batch.depth, 0)?;
-        backend.upload(&self.slot, &mut batch.sequence_slot, 0)?;
-        backend.upload(&self.start, &mut batch.sequence_start, 0)?;
-        backend.upload(&self.rows, &mut batch.sequence_rows, 0)
+        self.row_sequence.resize(batch.rows_max, NONE);
+        held.live.write(backend, &live, &mut batch.live)?;
+        held.row_sequence
+            .write(backend, &self.row_sequence, &mut batch.row_sequence)?;
+        held.token.write(backend, &self.token, &mut batch.token)?;
+        held.parent
+            .write(backend, &self.parent, &mut batch.parent)?;
+        held.depth.write(backend, &self.depth, &mut batch.depth)?;
+        held.slot
+            .write(backend, &self.slot, &mut batch.sequence_slot)?;
+        held.start
+            .write(backend, &self.start, &mut batch.sequence_start)?;
+        held.rows
+            .write(backend, &self.rows, &mut batch.sequence_rows)
     }
 }
 

@@ -56,12 +56,13 @@ impl<B: Backend> Runner<B> {
         let row = sampling_row(start, self.config.context_max);
         backend.upload(&[row], &mut slots.sampling, slot)?;
         self.logprobs_top[slot] = start.logprobs;
+        self.prefilled[slot] = 0;
         Ok(())
     }
 
     /// Forgets whatever the slot held.
     fn clear(&mut self, slot: usize) -> Result<(), OpsError> {
-        let (backend, slots) = (&self.backend, &mut self.slots);
+        let (backend, slots) = (&*self.backend, &mut self.slots);
         for counter in [
             &mut slots.length,
             &mut slots.root,

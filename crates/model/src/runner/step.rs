@@ -1,17 +1,46 @@
 //! One step: draft, build the tree, verify, sample, walk, commit.
+//!
+//! A step is tables staged by the host, then a fixed list of ops whose capacities are a
+//! [`StepKey`], then one download. Between staging and download the host neither reads nor writes
+//! the device, so the list can be recorded once per key and launched.
 
 use std::time::Instant;
 
 use ops::{
-    Backend, BuildTree, CompactKv, GatherRows, GdnCommit, GdnMode, NONE, OpsError, PHI_BUDGETS,
-    Prediction, TopK, TreeTablesFrom,
+    Backend, BuildTree, CompactKv, DraftBlocks, GdnCommit, GdnMode, NONE, OpsError, TopK,
+    TreeTablesFrom,
 };
 
-use super::results::read_one;
-use super::staging::{Staging, list_rows};
-use super::{Runner, SequenceStep, Shape, StepOutput, StepSequence, StepTiming, bucket};
+use super::staging::Staging;
+use super::{
+    Runner, SequenceStep, Shape, Stage, StepKey, StepOutput, StepParts, StepSequence, StepTiming,
+};
 use crate::ModelError;
-use crate::target::{Pass, store};
+use crate::target::{Pass, float};
+
+/// Times the parts of a step whose ops are enqueued one by one.
+pub(super) struct PartClock {
+    since: Instant,
+    parts: StepParts,
+}
+
+impl PartClock {
+    pub(super) fn start() -> Self {
+        PartClock {
+            since: Instant::now(),
+            parts: StepParts::default(),
+        }
+    }
+
+    fn lap(&mut self, part: impl FnOnce(&mut StepParts) -> &mut f64) {
+        *part(&mut self.parts) = milliseconds(self.since);
+        self.since = Instant::now();
+    }
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
 
 impl<B: Backend> Runner<B> {
     /// One step of every given sequence: draft, build, verify, sample, walk, commit. The shapes
@@ -20,165 +49,157 @@ impl<B: Backend> Runner<B> {
     /// # Panics
     /// If the shapes exceed the rows the runner was made for.
     pub fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
-        let mut timing = StepTiming::default();
-        let mut clock = Instant::now();
-        let mut lap = |part: &mut f64| {
-            *part = clock.elapsed().as_secs_f64() * 1e3;
-            clock = Instant::now();
+        let began = Instant::now();
+        let key = self.stage_step(sequences)?;
+        let mut clock = PartClock::start();
+        let launched = self.launch(key)?;
+        if !launched {
+            self.enqueue(key, &mut clock)?;
+        }
+        let sequences = self.read_step(sequences)?;
+        let timing = StepTiming {
+            total_ms: milliseconds(began),
+            parts: (!launched).then_some(clock.parts),
         };
-        let capacity = self.stage_step(sequences)?;
-        self.draft(sequences)?;
-        lap(&mut timing.draft_ms);
-        self.build()?;
-        lap(&mut timing.build_ms);
-        self.verify(capacity)?;
-        lap(&mut timing.verify_ms);
-        self.sample_and_walk(capacity, false)?;
-        lap(&mut timing.sample_ms);
-        self.commit(sequences)?;
-        lap(&mut timing.commit_ms);
-        let sequences = sequences
-            .iter()
-            .enumerate()
-            .map(|(index, sequence)| self.read_result(index, sequence))
-            .collect::<Result<_, _>>()?;
         Ok(StepOutput { sequences, timing })
     }
 
-    /// Uploads segments and draft plan; returns the row bucket.
-    fn stage_step(&mut self, sequences: &[SequenceStep]) -> Result<usize, OpsError> {
-        let mut staging = Staging::default();
-        let (mut block, mut chain, mut depth_max) = (Vec::new(), Vec::new(), Vec::new());
-        let mut blocks = 0;
-        let depths = self
-            .drafter
-            .as_ref()
-            .map_or(0, |drafter| drafter.config.depths());
+    /// Brings segments, blocks and draft plan up to date.
+    pub(super) fn stage_step(&mut self, sequences: &[SequenceStep]) -> Result<StepKey, OpsError> {
+        let block_size = self.block_size();
+        let (mut verify, mut blocks) = (Staging::default(), Staging::default());
+        let (mut block, mut chain) = (Vec::new(), Vec::new());
         for sequence in sequences {
             let rows = sequence.shape.rows();
             assert!(
                 rows <= self.config.tree_rows_max,
                 "{rows} rows for one sequence"
             );
-            staging.reserved(sequence.slot, rows);
+            verify.tree(sequence.slot, rows);
             if sequence.shape == Shape::Plain {
                 block.push(NONE);
             } else {
-                assert!(depths > 0, "a draft needs a drafter");
-                block.push(blocks);
-                blocks += 1;
+                assert!(block_size > 1, "a draft needs a drafter");
+                block.push(blocks.sequence_count() as u32);
+                blocks.block(sequence.slot, block_size);
             }
             chain.push(u32::from(matches!(sequence.shape, Shape::Chain(_))));
-            depth_max.push(self.useful_depth(sequence.slot)?.min(depths as u32));
         }
-        let capacity = bucket(staging.row_count());
-        staging.upload(&self.backend, &mut self.verify.batch, capacity)?;
-        let plan = &mut self.draft_plan;
-        self.backend.upload(&block, &mut plan.block, 0)?;
-        self.backend.upload(&chain, &mut plan.chain, 0)?;
-        self.backend.upload(&depth_max, &mut plan.depth_max, 0)?;
-        Ok(capacity)
+        let backend = &*self.backend;
+        let (forward, drafts) = (&mut self.verify, &mut self.drafts);
+        verify.upload(backend, &mut forward.batch, &mut forward.held)?;
+        blocks.upload(backend, &mut drafts.batch, &mut drafts.held)?;
+        let plan = &mut drafts.plan;
+        drafts.held_block.write(backend, &block, &mut plan.block)?;
+        drafts.held_chain.write(backend, &chain, &mut plan.chain)?;
+        let shapes = sequences.iter().map(|sequence| sequence.shape);
+        Ok(StepKey::of(shapes, self.config.sequences_max))
     }
 
-    /// Depth of the deepest node that can still be emitted: the target's own token comes after it.
-    fn useful_depth(&self, slot: usize) -> Result<u32, OpsError> {
-        let mut limits = [ops::SamplingRow::default()];
-        self.backend
-            .download(&self.slots.sampling, slot, &mut limits)?;
-        let emitted = read_one(&self.backend, &self.slots.emitted, slot)?;
-        let length = read_one(&self.backend, &self.slots.length, slot)?;
-        let to_emit = limits[0].tokens_max.saturating_sub(emitted);
-        // The root takes position `length`.
-        let to_fill = limits[0].context_max.saturating_sub(length + 1);
-        Ok(to_emit.min(to_fill).saturating_sub(1))
+    /// Enqueues all ops of a step.
+    pub(super) fn enqueue(&mut self, key: StepKey, clock: &mut PartClock) -> Result<(), OpsError> {
+        self.draft_tree(key, clock)?;
+        self.verify_walk(key, clock)
     }
 
-    /// Runs the drafter over one block per drafting sequence and ranks the candidates.
-    pub(super) fn draft(&mut self, sequences: &[SequenceStep]) -> Result<(), OpsError> {
-        let drafting: Vec<usize> = sequences
-            .iter()
-            .filter(|sequence| sequence.shape != Shape::Plain)
-            .map(|sequence| sequence.slot)
-            .collect();
+    /// The first half: what is to be verified, and where it may be masked.
+    fn draft_tree(&mut self, key: StepKey, clock: &mut PartClock) -> Result<(), OpsError> {
+        self.draft(key)?;
+        clock.lap(|parts| &mut parts.draft_ms);
+        self.build(key)?;
+        clock.lap(|parts| &mut parts.build_ms);
+        Ok(())
+    }
+
+    /// The second half: verify, sample, walk, commit.
+    fn verify_walk(&mut self, key: StepKey, clock: &mut PartClock) -> Result<(), OpsError> {
+        self.verify(key)?;
+        clock.lap(|parts| &mut parts.verify_ms);
+        self.sample_and_walk(key.rows, Stage::Step)?;
+        clock.lap(|parts| &mut parts.sample_ms);
+        self.commit(key)?;
+        clock.lap(|parts| &mut parts.commit_ms);
+        Ok(())
+    }
+
+    /// Rows of a block; 1 without a drafter.
+    fn block_size(&self) -> usize {
+        let drafter = self.drafter.as_ref();
+        drafter.map_or(1, |drafter| drafter.config.block_size)
+    }
+
+    /// Runs the drafter over one block per drafting sequence and ranks the candidates of every
+    /// row, the anchor's too.
+    pub(super) fn draft(&mut self, key: StepKey) -> Result<(), OpsError> {
         let Some(drafter) = &mut self.drafter else {
             return Ok(());
         };
-        if drafting.is_empty() {
+        if key.blocks == 0 {
             return Ok(());
         }
-        let (block_size, depths) = (drafter.config.block_size, drafter.config.depths());
-        let mut staging = Staging::default();
-        let mut drafted_rows = Vec::with_capacity(drafting.len() * depths);
-        for &slot in &drafting {
-            let first = staging.row_count() as u32;
-            drafted_rows.extend(first + 1..first + block_size as u32);
-            let mut tokens = vec![drafter.config.mask_token; block_size];
-            tokens[0] = read_one(&self.backend, &self.slots.root, slot)?;
-            staging.chain(slot, &tokens);
-        }
-        let capacity = staging.row_count();
-        staging.upload(&self.backend, &mut self.blocks, capacity)?;
+        let backend = &*self.backend;
+        let batch = &mut self.drafts.batch;
+        batch.cover(key.blocks);
+        let block_size = drafter.config.block_size;
+        backend.draft_blocks(DraftBlocks {
+            slots: &self.slots,
+            mask_token: drafter.config.mask_token,
+            block_size,
+            batch,
+        })?;
+        let capacity = key.blocks * block_size;
+        let ws = &mut self.workspace;
+        let weights = &self.target.weights;
         drafter.block(
-            &self.backend,
-            &self.target.weights.embedding,
-            &self.blocks,
+            backend,
+            &weights.embedding,
+            batch,
             capacity,
             &self.slots,
-            &mut self.workspace,
+            ws,
         )?;
-        let selected = &mut self.selected;
-        list_rows(&self.backend, &mut selected.rows, &drafted_rows, &[], &[])?;
-        let rows = selected.rows.rows(drafted_rows.len());
-        self.backend.gather_rows(GatherRows {
-            rows,
-            source: &selected.rows.source,
-            dim: self.target.config.hidden_size,
-            x: &self.workspace.h,
-            out: &mut selected.x,
-        })?;
-        let head = self.target.weights.head();
-        self.backend
-            .linear(store(rows, &selected.x, head, &mut self.workspace.logits))?;
-        self.backend.topk_logprobs(TopK {
+        let rows = batch.rows(capacity);
+        backend.linear(float(rows, &ws.h, weights.head(), &mut ws.logits))?;
+        backend.topk_logprobs(TopK {
             rows,
             vocab_rows: self.slots.vocab_rows,
             vocab_used: self.slots.vocab_used,
             k: self.config.topk,
-            logits: &self.workspace.logits,
-            ids: &mut self.candidate_ids,
-            logprobs: &mut self.candidate_logprobs,
+            logits: &ws.logits,
+            ids: &mut self.drafts.candidate_ids,
+            logprobs: &mut self.drafts.candidate_logprobs,
         })
     }
 
     /// Fills the verify segments and derives their tables.
-    fn build(&mut self) -> Result<(), OpsError> {
+    pub(super) fn build(&mut self, key: StepKey) -> Result<(), OpsError> {
+        let block_size = self.block_size();
+        let (forward, drafts) = (&mut self.verify, &self.drafts);
+        forward.batch.cover(key.sequences);
         self.backend.build_tree(BuildTree {
-            depths: self
-                .drafter
-                .as_ref()
-                .map_or(0, |drafter| drafter.config.depths()),
+            block_size,
             k: self.config.topk,
-            ids: &self.candidate_ids,
-            logprobs: &self.candidate_logprobs,
-            plan: &self.draft_plan,
+            ids: &drafts.candidate_ids,
+            logprobs: &drafts.candidate_logprobs,
+            plan: &drafts.plan,
             slots: &self.slots,
-            batch: &mut self.verify.batch,
+            batch: &mut forward.batch,
             padding: &mut self.results.padding,
             prediction: &mut self.results.prediction,
         })?;
         self.backend.tree_tables(TreeTablesFrom {
-            batch: &self.verify.batch,
+            batch: &forward.batch,
             padding: Some(&self.results.padding),
-            tables: &mut self.verify.tree,
+            tables: &mut forward.tree,
         })
     }
 
     /// The target over all rows, and their logits.
-    pub(super) fn verify(&mut self, capacity: usize) -> Result<(), OpsError> {
+    pub(super) fn verify(&mut self, key: StepKey) -> Result<(), OpsError> {
         let forward = &self.verify;
-        let rows = forward.batch.rows(capacity);
+        let rows = forward.batch.rows(key.rows);
         self.target.forward(&mut Pass {
-            backend: &self.backend,
+            backend: &*self.backend,
             mode: GdnMode::Verify,
             rows,
             batch: &forward.batch,
@@ -189,13 +210,13 @@ impl<B: Backend> Runner<B> {
             states: &mut self.states,
             journals: &mut self.journals,
         })?;
-        let ws = &mut self.workspace;
-        self.target
-            .head(&self.backend, rows, &ws.x, &mut ws.h, &mut ws.logits)
+        let (ws, head) = (&mut self.workspace, self.target.weights.head());
+        self.backend
+            .linear(float(rows, &ws.h, head, &mut ws.logits))
     }
 
     /// Keeps the accepted path: keys and values, recurrent state, the drafter's context.
-    fn commit(&mut self, sequences: &[SequenceStep]) -> Result<(), OpsError> {
+    pub(super) fn commit(&mut self, key: StepKey) -> Result<(), OpsError> {
         let verify = &self.verify;
         self.backend.compact_kv(CompactKv {
             batch: &verify.batch,
@@ -209,55 +230,40 @@ impl<B: Backend> Runner<B> {
             journals: &self.journals,
             states: &mut self.states,
         })?;
-        self.advance(false)?;
+        self.advance(Stage::Step)?;
         let Some(drafter) = &mut self.drafter else {
             return Ok(());
         };
-        let kept_max: usize = sequences
-            .iter()
-            .map(|sequence| sequence.shape.rows().min(ops::EMIT_MAX))
-            .sum();
         drafter.append_context(
             &self.backend,
             &self.verify.context,
-            kept_max,
+            key.context,
             &self.slots,
             &mut self.workspace,
         )
     }
 
-    fn read_result(&self, index: usize, sequence: &SequenceStep) -> Result<StepSequence, OpsError> {
-        let (backend, slot) = (&self.backend, sequence.slot);
-        let top = self.logprobs_top[slot];
-        let (tokens, ended) = self
-            .results
-            .emitted(backend, &self.verify.walk, index, top)?;
-        let path_rows = read_one(backend, &self.verify.walk.path_rows, index)? as usize;
-        let start = read_one(backend, &self.verify.batch.sequence_start, index)? as usize;
-        let mut padding = [0; ops::TREE_ROWS_MAX];
-        let padding = &mut padding[..sequence.shape.rows()];
-        backend.download(&self.results.padding, start, padding)?;
-        let padded = padding.iter().filter(|flag| **flag != 0).count();
-        let prediction = match sequence.shape {
-            Shape::Plain => None,
-            _ => {
-                let mut values = [0.0; Prediction::LEN];
-                let offset = index * Prediction::LEN;
-                backend.download(&self.results.prediction, offset, &mut values)?;
-                let (tree, chain) = values.split_at(PHI_BUDGETS.len());
-                Some(Prediction {
-                    tree: tree.try_into().expect("split at the length of `tree`"),
-                    chain: chain.try_into().expect("the rest is `chain`"),
-                })
+    /// Waits for the step and reads what it did.
+    pub(super) fn read_step(
+        &self,
+        sequences: &[SequenceStep],
+    ) -> Result<Vec<StepSequence>, OpsError> {
+        let tops: Vec<_> = (sequences.iter())
+            .map(|sequence| self.logprobs_top[sequence.slot])
+            .collect();
+        let read = self.results.read(&self.backend, &tops)?;
+        let outputs = sequences.iter().zip(read).map(|(sequence, read)| {
+            let (slot, shape) = (sequence.slot, sequence.shape);
+            StepSequence {
+                slot,
+                drafted: shape.rows() - 1 - read.result.padded,
+                accepted: read.result.path_rows - 1,
+                ended: read.result.reason,
+                not_finite: read.not_finite("of a step"),
+                prediction: (shape != Shape::Plain).then_some(read.result.prediction),
+                tokens: read.tokens,
             }
-        };
-        Ok(StepSequence {
-            slot,
-            drafted: sequence.shape.rows() - 1 - padded,
-            accepted: path_rows - 1,
-            tokens,
-            ended,
-            prediction,
-        })
+        });
+        Ok(outputs.collect())
     }
 }

@@ -23,6 +23,8 @@ pub struct RunnerConfig {
     pub kv_dtype: Dtype,
     /// Ids `0..vocab_used` name tokens; later rows of the head are never sampled.
     pub vocab_used: usize,
+    /// Record steps where the device can; off = enqueue every op of every step.
+    pub graphs: bool,
 }
 
 /// How a sequence drafts in a step.
@@ -120,7 +122,7 @@ pub struct PrefillOutput {
     /// The first token already ends the sequence.
     pub ended: Option<CutReason>,
     /// The logits after the prompt are not finite: `first` means nothing and the sequence must not
-    /// go on. The text says which one and what to do.
+    /// go on. The text says what to do.
     pub not_finite: Option<String>,
     /// Log-probabilities of prompt tokens, in order, if asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
@@ -148,13 +150,26 @@ pub struct StepSequence {
     pub accepted: usize,
     /// Why the sequence ended, if it did.
     pub ended: Option<CutReason>,
+    /// The logits behind one of the tokens are not finite: they mean nothing and the sequence must
+    /// not go on. The text says what to do.
+    pub not_finite: Option<String>,
     /// Acceptance predicted from this step's draft for every shape; `None` without a draft.
     pub prediction: Option<Prediction>,
 }
 
-/// Milliseconds of the parts of a step.
+/// Milliseconds of a step on the host's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTiming {
+    /// From staging to the result.
+    pub total_ms: f64,
+    /// The parts, where the step was not launched as a whole.
+    pub parts: Option<StepParts>,
+}
+
+/// Milliseconds of the parts of a step, until all their ops were enqueued: on the CPU, until they
+/// were done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepParts {
     /// Drafter forward and head.
     pub draft_ms: f64,
     /// Candidates and tree.

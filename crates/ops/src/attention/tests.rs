@@ -3,7 +3,7 @@ use crate::testing::{
     DTYPES, assert_close, bits, chain, floats, on_every_path, paged_slots, path_to, random_tree,
     rounded, take_rows, tree_batch,
 };
-use crate::{Dtype, PAGE_TOKENS};
+use crate::{Dtype, PAGE_TOKENS, TreeTablesFrom};
 
 #[derive(Clone, Copy)]
 struct Shape {
@@ -134,6 +134,20 @@ fn attend(op: Op, shape: Shape, dtype: Dtype, sequences: &[&Sequence]) -> Vec<f3
         sequences.iter().flat_map(|s| part(s)).copied().collect()
     };
     let query = all(|s| &s.query);
+    // Rows of the gate are longer than the gate, as where keys and values stand behind it.
+    let (width, gate_row_stride) = (2 * shape.heads * dim, 2 * shape.heads * dim + 3);
+    let mut gate = Vec::new();
+    for row in all(|s| &s.query_gate).chunks(width) {
+        gate.extend_from_slice(row);
+        gate.resize(gate.len() + gate_row_stride - width, f32::NAN);
+    }
+    let mut tree = TreeTables::new(&Cpu::default(), batch.rows_max).unwrap();
+    let tables = TreeTablesFrom {
+        batch: &batch,
+        padding: None,
+        tables: &mut tree,
+    };
+    Cpu::default().tree_tables(tables).unwrap();
     let mut out = vec![7.0; batch.rows_max * shape.heads * dim].into();
     let args = Attention {
         rows: batch.rows(batch.rows_max),
@@ -142,8 +156,10 @@ fn attend(op: Op, shape: Shape, dtype: Dtype, sequences: &[&Sequence]) -> Vec<f3
         cache: &cache,
         heads: shape.heads,
         query: &query,
-        query_gate: &all(|s| &s.query_gate),
+        gate: &gate.into(),
+        gate_row_stride,
         out: &mut out,
+        tree: &tree,
     };
     op(&Cpu::default(), args).unwrap();
     assert!(out[query.len()..].iter().all(|&v| v == 7.0), "padding rows");

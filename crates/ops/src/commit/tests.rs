@@ -139,17 +139,21 @@ impl World {
         let mut journal = GdnJournal::new(&backend, SHAPE, batch.rows_max).unwrap();
         let x: Vec<f32> = drafts.iter().flat_map(|d| &d.x).copied().collect();
         let ba: Vec<f32> = drafts.iter().flat_map(|d| &d.ba).copied().collect();
-        journal.conv_in[..x.len()].copy_from_slice(&x);
-        let mut qkv = vec![0.0; batch.rows_max * SHAPE.channels()].into();
+        let (channels, gates) = (SHAPE.channels(), 2 * SHAPE.value_heads);
+        let mixed = journal.mixed.chunks_mut(SHAPE.mixed_stride());
+        for (mixed, (x, ba)) in mixed.zip(x.chunks(channels).zip(ba.chunks(gates))) {
+            mixed[..channels].copy_from_slice(x);
+            mixed[channels + SHAPE.value_width()..][..gates].copy_from_slice(ba);
+        }
         let conv = ConvTree {
             rows,
             batch: &batch,
             tree: &tree,
             state: &self.state,
-            channels: SHAPE.channels(),
-            x: &journal.conv_in,
             weight: &floats(1, 4 * SHAPE.channels()).into(),
-            out: &mut qkv,
+            a_log: &floats(2, SHAPE.value_heads).into(),
+            dt_bias: &floats(3, SHAPE.value_heads).into(),
+            journal: &mut journal,
         };
         backend.conv_tree(conv).unwrap();
         let mut out = vec![0.0; batch.rows_max * SHAPE.value_width()].into();
@@ -159,12 +163,8 @@ impl World {
             tree: &tree,
             slots: &self.slots,
             mode: GdnMode::Verify,
-            qkv: &qkv,
-            ba: &ba.into(),
-            a_log: &floats(2, SHAPE.value_heads).into(),
-            dt_bias: &floats(3, SHAPE.value_heads).into(),
             state: &mut self.state,
-            journal: &mut journal,
+            journal: &journal,
             out: &mut out,
         };
         backend.gdn_scan(scan).unwrap();

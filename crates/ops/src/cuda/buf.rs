@@ -18,6 +18,11 @@ pub(super) struct DevicePtr(pub(super) u64);
 impl DevicePtr {
     /// No memory: what a kernel is told to leave out.
     pub(super) const NULL: DevicePtr = DevicePtr(0);
+
+    /// The address `offset` bytes on.
+    pub(super) fn add(self, offset: usize) -> DevicePtr {
+        DevicePtr(self.0 + offset as u64)
+    }
 }
 
 /// `len` values of `T` on a GPU.

@@ -1,6 +1,6 @@
 //! Opening a GPU.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
+use super::blas::Blas;
 use super::kernel::{LoadedKernels, MODULES};
 use super::memory::Pinned;
 use super::scratch::Scratch;
@@ -37,6 +38,8 @@ pub struct Cuda {
     pub(super) landing: Rc<RefCell<Pinned>>,
     /// Tables of pointers to all layers, made once; see `layers`.
     pub(super) layer_tables: Rc<RefCell<HashMap<Vec<u64>, super::CudaBuf<u64>>>>,
+    /// Opened when first used.
+    blas: Rc<OnceCell<Rc<Blas>>>,
     name: String,
 }
 
@@ -52,19 +55,27 @@ impl Cuda {
     pub fn open(ordinal: usize) -> Result<Self, OpsError> {
         // SAFETY: only looks for the library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(OpsError::Device(
+            return Err(OpsError::Absent(
                 "no CUDA driver on this machine (libcuda.so.1 was not found); install NVIDIA \
                  driver 580 or later, or use --device cpu"
                     .into(),
             ));
         }
         check_driver()?;
-        let count = CudaContext::device_count().map_err(|error| device_error(&error))?;
-        if ordinal >= count.max(0) as usize {
-            return Err(OpsError::Device(format!(
+        let count = match CudaContext::device_count() {
+            Ok(count) => count.max(0) as usize,
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
+            Err(error) => return Err(device_error(&error)),
+        };
+        if ordinal >= count {
+            let text = format!(
                 "there is no GPU {ordinal}: the driver shows {count}; see `nvidia-smi` and \
-                 CUDA_VISIBLE_DEVICES"
-            )));
+                 CUDA_VISIBLE_DEVICES, or use --device cpu"
+            );
+            return Err(match count {
+                0 => OpsError::Absent(text),
+                _ => OpsError::Device(text),
+            });
         }
         let context = CudaContext::new(ordinal).map_err(|error| device_error(&error))?;
         // SAFETY: one stream does all work on our buffers, so that nothing needs ordering by events.
@@ -91,6 +102,7 @@ impl Cuda {
             kernels: Rc::default(),
             scratch: Rc::default(),
             layer_tables: Rc::default(),
+            blas: Rc::default(),
             name,
             device,
         };
@@ -112,6 +124,16 @@ impl Cuda {
                 env!("SPINNEY_KERNEL_ARCHS"),
             ))
         })
+    }
+
+    /// cuBLASLt.
+    pub(super) fn blas(&self) -> Result<Rc<Blas>, OpsError> {
+        if let Some(open) = self.blas.get() {
+            return Ok(Rc::clone(open));
+        }
+        self.bind()?;
+        let open = Rc::new(Blas::open()?);
+        Ok(Rc::clone(self.blas.get_or_init(|| open)))
     }
 
     /// Name, compute capability.

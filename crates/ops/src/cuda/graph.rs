@@ -32,7 +32,7 @@ impl Cuda {
         &self,
         enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
     ) -> Result<CudaGraph, OpsError> {
-        self.wait()?;
+        self.synchronize()?;
         let stream = &self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream
@@ -46,7 +46,7 @@ impl Cuda {
             .map_err(|error| device_error(&error))?
             .ok_or_else(|| OpsError::Device("a graph without any work was recorded".into()))?;
         graph.upload().map_err(|error| device_error(&error))?;
-        self.wait()?;
+        self.synchronize()?;
         Ok(CudaGraph(graph))
     }
 

@@ -46,6 +46,9 @@ impl Pinned {
     }
 }
 
+// SAFETY: owns its memory, which any thread of the process may use; `drop` binds the context itself.
+unsafe impl Send for Pinned {}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
         let context = &self.device.context;
@@ -103,11 +106,11 @@ impl Cuda {
         // SAFETY: the caller checked the range; `bytes` outlives the copy, which ends below.
         unsafe { result::memcpy_dtoh_async(bytes, from.0, stream.cu_stream()) }
             .map_err(|error| device_error(&error))?;
-        self.wait()
+        self.synchronize()
     }
 
     /// Waits for all enqueued work and reports what went wrong in it.
-    pub(super) fn wait(&self) -> Result<(), OpsError> {
+    pub(super) fn synchronize(&self) -> Result<(), OpsError> {
         self.device
             .stream
             .synchronize()
@@ -116,6 +119,32 @@ impl Cuda {
             .context
             .check_err()
             .map_err(|error| device_error(&error))
+    }
+
+    /// Bytes read and written per second by a copy of `bytes` bytes, the best of some.
+    pub(super) fn measured_copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        const COPIES: usize = 10;
+        let from = CudaBuf::<u8>::zeroed(&self.device, bytes)?;
+        let to = CudaBuf::<u8>::zeroed(&self.device, bytes)?;
+        let stream = self.device.stream.cu_stream();
+        let copy = || {
+            // SAFETY: both buffers have `bytes` bytes and outlive the wait below.
+            unsafe { result::memcpy_dtod_async(to.ptr().0, from.ptr().0, bytes, stream) }
+                .map_err(|error| device_error(&error))
+        };
+        copy()?;
+        let mut best = 0.0f64;
+        for _ in 0..3 {
+            self.synchronize()?;
+            let began = std::time::Instant::now();
+            for _ in 0..COPIES {
+                copy()?;
+            }
+            self.synchronize()?;
+            let moved = (2 * COPIES * bytes) as f64;
+            best = best.max(moved / began.elapsed().as_secs_f64());
+        }
+        Ok(best)
     }
 
     /// Enqueues zeros.

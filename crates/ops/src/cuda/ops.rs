@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use half::bf16;
 
-use super::{Cuda, CudaBuf, CudaGraph};
+use super::{Cuda, CudaBuf, CudaGraph, Stages};
 use crate::*;
 
 macro_rules! ops {
@@ -15,15 +15,14 @@ macro_rules! ops {
     };
 }
 
-/// Placeholder of an op whose kernel is on its way.
-fn missing<T>(_: &Cuda, _: T) -> Result<(), OpsError> {
-    Err(OpsError::Device("this op has no kernel yet".into()))
-}
-
 impl Backend for Cuda {
     type Buf<T: Element> = CudaBuf<T>;
     type Act = bf16;
     type Graph = CudaGraph;
+    type Stages = Stages;
+
+    const DTYPE: Dtype = Dtype::Bf16;
+    const OWN_MEMORY: bool = true;
 
     fn name(&self) -> String {
         self.device_name()
@@ -68,6 +67,36 @@ impl Backend for Cuda {
         self.fill_zero(buf, offset, len)
     }
 
+    fn wait(&self) -> Result<(), OpsError> {
+        self.synchronize()
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Result<f64, OpsError> {
+        self.measured_copy_rate(bytes)
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>, OpsError> {
+        let (free, total) = self.memory_info()?;
+        Ok(Some(DeviceMemory { free, total }))
+    }
+
+    fn check_sizes(&self, sizes: &ModelSizes) -> Result<(), OpsError> {
+        self.refuse_sizes(sizes)
+    }
+
+    fn stages(&self) -> Result<Stages, OpsError> {
+        self.new_stages()
+    }
+
+    fn load(
+        &self,
+        stages: &mut Stages,
+        pieces: &[Piece<'_>],
+        storage: &mut Storage<Self>,
+    ) -> Result<(), OpsError> {
+        self.load_pieces(stages, pieces, storage)
+    }
+
     fn record(
         &self,
         enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
@@ -88,31 +117,32 @@ impl Backend for Cuda {
     }
 
     ops! {
-        embed: Embed => missing;
-        rms_norm: RmsNorm => missing;
-        linear: Linear => missing;
-        linear_swiglu: LinearSwiglu => missing;
-        linear_add_norm: LinearAddNorm => missing;
-        gather_rows: GatherRows => missing;
-        copy_columns: CopyColumns => missing;
-        conv_tree: ConvTree => missing;
-        gdn_scan: GdnScan => missing;
-        gated_norm: GatedNorm => missing;
-        norm_rope: NormRope => missing;
-        tree_attention: Attention => missing;
-        prefill_attention: Attention => missing;
-        draft_attention: DraftAttention => missing;
-        draft_blocks: DraftBlocks => missing;
-        topk_logprobs: TopK => missing;
-        build_tree: BuildTree => missing;
-        tree_tables: TreeTablesFrom => missing;
-        sample: Sample => missing;
-        simulate_acceptance: SimulateAcceptance => missing;
-        accept_walk: AcceptWalk => missing;
-        compact_kv: CompactKv => missing;
-        gdn_commit: GdnCommit => missing;
-        advance: Advance => missing;
-        token_logprobs: TokenLogprobs => missing;
-        step_result: StepResult => missing;
+        fill: Fill => super::fill::fill;
+        embed: Embed => super::embed::embed;
+        rms_norm: RmsNorm => super::rms_norm::rms_norm;
+        linear: Linear => super::linear::linear;
+        linear_swiglu: LinearSwiglu => super::linear_swiglu::linear_swiglu;
+        linear_add_norm: LinearAddNorm => super::linear_add_norm::linear_add_norm;
+        gather_rows: GatherRows => super::rows::gather_rows;
+        copy_columns: CopyColumns => super::rows::copy_columns;
+        conv_tree: ConvTree => super::conv_tree::conv_tree;
+        gdn_scan: GdnScan => super::gdn_scan::gdn_scan;
+        gated_norm: GatedNorm => super::gated_norm::gated_norm;
+        norm_rope: NormRope => super::norm_rope::norm_rope;
+        tree_attention: Attention => super::row_attention::tree_attention;
+        prefill_attention: Attention => super::row_attention::prefill_attention;
+        draft_attention: DraftAttention => super::row_attention::draft_attention;
+        draft_blocks: DraftBlocks => super::draft_blocks::draft_blocks;
+        topk_logprobs: TopK => super::topk::topk_logprobs;
+        build_tree: BuildTree => super::build_tree::build_tree;
+        tree_tables: TreeTablesFrom => super::tree_tables::tree_tables;
+        sample: Sample => super::sample::sample;
+        simulate_acceptance: SimulateAcceptance => super::simulate_acceptance::simulate_acceptance;
+        accept_walk: AcceptWalk => super::accept_walk::accept_walk;
+        compact_kv: CompactKv => super::compact_kv::compact_kv;
+        gdn_commit: GdnCommit => super::gdn_commit::gdn_commit;
+        advance: Advance => super::advance::advance;
+        token_logprobs: TokenLogprobs => super::token_logprobs::token_logprobs;
+        step_result: StepResult => super::step_result::step_result;
     }
 }

@@ -40,8 +40,31 @@ impl Cuda {
     }
 }
 
+/// Arrays of one op behind each other in the arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Layout {
+    /// Bytes so far.
+    pub(super) bytes: usize,
+}
+
+impl Layout {
+    /// Offset of `len` values of `T`, aligned to 16 bytes.
+    pub(super) fn take<T>(&mut self, len: usize) -> usize {
+        let offset = self.bytes.next_multiple_of(16);
+        self.bytes = offset + len * size_of::<T>();
+        offset
+    }
+}
+
 /// What each op needs, in bytes.
-const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[];
+const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[
+    super::gdn_scan::scratch_bytes,
+    super::linear_add_norm::scratch_bytes,
+    super::row_attention::scratch_bytes,
+    super::sample::scratch_bytes,
+    super::token_logprobs::scratch_bytes,
+    super::topk::scratch_bytes,
+];
 
 /// The largest need of any op.
 pub(super) fn bytes(cuda: &Cuda, needs: &ScratchNeeds) -> usize {

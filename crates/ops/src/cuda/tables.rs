@@ -22,6 +22,20 @@ pub(super) struct BatchTable {
 }
 
 impl BatchTable {
+    /// For kernels that look at no batch.
+    pub(super) const NONE: BatchTable = BatchTable {
+        live: DevicePtr::NULL,
+        row_sequence: DevicePtr::NULL,
+        token: DevicePtr::NULL,
+        parent: DevicePtr::NULL,
+        depth: DevicePtr::NULL,
+        sequence_slot: DevicePtr::NULL,
+        sequence_start: DevicePtr::NULL,
+        sequence_rows: DevicePtr::NULL,
+        rows_max: 0,
+        sequences_max: 0,
+    };
+
     pub(super) fn of(batch: &Batch<Cuda>) -> Self {
         BatchTable {
             live: batch.live.ptr(),
@@ -142,6 +156,14 @@ pub(super) struct KvTable {
 }
 
 impl KvTable {
+    /// For kernels that write to no pool.
+    pub(super) const NONE: KvTable = KvTable {
+        keys: DevicePtr::NULL,
+        values: DevicePtr::NULL,
+        heads: 0,
+        head_dim: 0,
+    };
+
     /// # Panics
     /// If the pool is not bf16.
     pub(super) fn of(layer: &KvLayer<Cuda>) -> Self {

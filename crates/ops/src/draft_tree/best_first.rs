@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::{PHI_BUDGETS, PHI_LENGTHS, Prediction};
+use crate::activation::exp;
 use crate::limits::{DEPTH_MAX, TOPK_MAX};
 
 /// Bits of one rank in [`Node::ranks`]: `DEPTH_MAX` ranks of at most `TOPK_MAX` fill 60 bits.
@@ -96,18 +97,19 @@ impl<'a> Candidates<'a> {
         nodes
     }
 
-    /// The child of `parent` with `rank`, if there is such a token and it has any probability.
+    /// The child of `parent` with `rank`, if there is such a token and the path has any
+    /// probability.
     fn node(&self, parent: Parent, rank: usize) -> Option<Node> {
         let depth = parent.depth + 1;
         if depth > self.depths || rank > self.k {
             return None;
         }
-        let lp = self.logprobs[(depth - 1) * self.k + rank - 1];
-        (lp > f32::NEG_INFINITY).then(|| Node {
+        let score = parent.score + self.logprobs[(depth - 1) * self.k + rank - 1];
+        (score > f32::NEG_INFINITY).then(|| Node {
             ranks: parent.ranks | (rank as u64) << (64 - RANK_BITS * depth),
             parent: parent.number,
             depth,
-            score: parent.score + lp,
+            score,
         })
     }
 }
@@ -202,8 +204,10 @@ impl Eq for Open {}
 impl Prediction {
     /// From the best nodes and the chain, as far as they go.
     pub(super) fn of(best: &[Node], chain: &[Node]) -> Self {
+        // Sums start from +0 and use the portable exponential: every device has these bits.
         let mass = |nodes: &[Node], count: usize| {
-            nodes.iter().take(count).map(|node| node.score.exp()).sum()
+            let masses = nodes.iter().take(count).map(|node| exp(node.score));
+            masses.fold(0.0, |sum, mass| sum + mass)
         };
         Prediction {
             tree: PHI_BUDGETS.map(|budget| mass(best, budget)),

@@ -206,9 +206,13 @@ fn a_nan_ends_the_depth_wherever_it_stands() {
 struct Step {
     depths: usize,
     k: usize,
+    /// `[blocks, depths, k]`.
     ids: Box<[u32]>,
+    /// `[blocks, depths, k]`.
     logprobs: Box<[f32]>,
     plan: DraftPlan<Cpu>,
+    /// `[sequences]` deepest node that can still be emitted.
+    depth_max: Vec<u32>,
     batch: Batch<Cpu>,
     padding: Box<[u32]>,
     prediction: Box<[f32]>,
@@ -228,7 +232,6 @@ impl Step {
         let mut plan = DraftPlan::new(&Cpu::default(), rows.len()).unwrap();
         for sequence in 0..rows.len() {
             plan.block[sequence] = sequence as u32;
-            plan.depth_max[sequence] = depths as u32;
         }
         Step {
             depths,
@@ -236,6 +239,7 @@ impl Step {
             ids: (100..100 + logprobs.len() as u32).collect(),
             logprobs: logprobs.into(),
             plan,
+            depth_max: vec![depths as u32; rows.len()],
             padding: vec![9; batch.rows_max].into(),
             batch,
             prediction: vec![-1.0; rows.len() * Prediction::LEN].into(),
@@ -247,12 +251,16 @@ impl Step {
         for (slot, root) in slots.root.iter_mut().enumerate() {
             *root = 900 + slot as u32;
         }
+        for (slot, &depth) in self.depth_max.iter().enumerate() {
+            slots.emitted[slot] = 5;
+            slots.sampling[slot].tokens_max = 5 + 1 + depth;
+        }
         Cpu::default()
             .build_tree(BuildTree {
-                depths: self.depths,
+                block_size: 1 + self.depths,
                 k: self.k,
-                ids: &self.ids,
-                logprobs: &self.logprobs,
+                ids: &self.with_anchors(&self.ids, 77),
+                logprobs: &self.with_anchors(&self.logprobs, 0.0),
                 plan: &self.plan,
                 slots: &slots,
                 batch: &mut self.batch,
@@ -261,6 +269,14 @@ impl Step {
             })
             .unwrap();
         self
+    }
+
+    /// Candidates with a row in front of each block, which must not be read as one.
+    fn with_anchors<T: Copy>(&self, candidates: &[T], anchor: T) -> Box<[T]> {
+        let blocks = candidates.chunks(self.depths * self.k);
+        blocks
+            .flat_map(|block| [&vec![anchor; self.k], block].concat())
+            .collect()
     }
 
     /// Tokens, parents, depths, padding of a segment.
@@ -305,7 +321,7 @@ fn sequences_draft_from_their_own_blocks_and_plans() {
     );
     step.plan.block.copy_from_slice(&[2, NONE, 0, 1, 0]);
     step.plan.chain.copy_from_slice(&[0, 0, 1, 0, 1]);
-    step.plan.depth_max.copy_from_slice(&[2, 2, 2, 1, 0]);
+    step.depth_max = vec![2, 2, 2, 1, 0];
     let step = step.run();
     let trees = [
         // (1) .6, (1,1) .54, (2) .4
@@ -397,7 +413,7 @@ fn prediction_is_of_the_best_63_nodes_and_of_the_chain() {
         expected.extend([3, 7, 15].map(|n| mass(&mut all.iter().filter(is_chain), n)));
         let mut step = Step::new(depths, k, &[&logprobs[..]; 3].concat(), &[1, 17, 64]);
         step.plan.chain[1] = 1;
-        step.plan.depth_max.fill(depth_max as u32);
+        step.depth_max.fill(depth_max as u32);
         let step = step.run();
         for sequence in 0..3 {
             for (value, expected) in step.prediction(sequence).iter().zip(&expected) {
@@ -435,4 +451,29 @@ fn full_trees_lie_depth_first() {
         sorted.sort();
         assert_eq!(paths[1..], sorted);
     }
+}
+
+/// Roots that stand so that n more tokens fit, by either limit, get a tree of depth n - 1.
+#[test]
+fn no_node_is_drafted_that_cannot_be_emitted() {
+    let mut slots = slots(1, 10);
+    let limits = |slots: &mut Slots<Cpu>, emitted, tokens_max, length, context_max| {
+        slots.emitted[0] = emitted;
+        slots.length[0] = length;
+        slots.sampling[0].tokens_max = tokens_max;
+        slots.sampling[0].context_max = context_max;
+        useful_depth(slots, 0)
+    };
+    assert_eq!(limits(&mut slots, 3, 8, 10, 1000), 4);
+    assert_eq!(limits(&mut slots, 3, 4, 10, 1000), 0);
+    assert_eq!(limits(&mut slots, 4, 4, 10, 1000), 0);
+    assert_eq!(
+        limits(&mut slots, 3, 800, 10, 16),
+        4,
+        "root and five tokens"
+    );
+    assert_eq!(limits(&mut slots, 3, 800, 10, 12), 0);
+    assert_eq!(limits(&mut slots, 3, 800, 10, 10), 0);
+    assert_eq!(limits(&mut slots, 0, u32::MAX, u32::MAX, u32::MAX), 0);
+    assert_eq!(limits(&mut slots, 0, u32::MAX, 0, u32::MAX), u32::MAX - 2);
 }

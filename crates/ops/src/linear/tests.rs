@@ -6,27 +6,12 @@ fn tensor(dtype: Dtype, rows: usize, columns: usize, values: &[f32]) -> Tensor<C
     Tensor::from_f32(&Cpu::default(), dtype, rows, columns, values).unwrap()
 }
 
-/// `out` is what there was before; its length gives the rows.
-fn product(x: &[f32], w: &Tensor<Cpu>, summation: Summation, output: Output, out: &mut Box<[f32]>) {
-    let rows = out.len() / w.rows;
-    let op = Linear {
-        rows: Rows {
-            capacity: rows,
-            live: &live(rows),
-        },
-        x: &x.into(),
-        weight: w,
-        summation,
-        output,
-        out,
-    };
-    Cpu::default().linear(op).unwrap();
-}
-
 fn stored(x: &[f32], w: &Tensor<Cpu>, summation: Summation) -> Vec<f32> {
-    let mut out = vec![f32::NAN; x.len() / w.columns * w.rows].into();
-    product(x, w, summation, Output::Store, &mut out);
-    out.into()
+    let rows = x.len() / w.columns;
+    let mut out = vec![f32::NAN; rows * w.rows];
+    let put = |out: &mut f32, product| *out = product;
+    product(x, rows, w, summation, w.rows, &mut out, put);
+    out
 }
 
 #[test]
@@ -183,37 +168,50 @@ fn three_ranks_are_refused() {
 }
 
 #[test]
-fn adding_is_one_addition_behind_the_product() {
-    let (rows, k, n) = (6, 130, 70);
-    let (x, before) = (floats(1, rows * k), floats(3, rows * n));
-    let w = tensor(Dtype::Bf16, n, k, &floats(2, n * k));
-    let plain = stored(&x, &w, Summation::Whole);
-    let mut out = before.clone().into();
-    product(&x, &w, Summation::Whole, Output::Add, &mut out);
-    let sum: Vec<f32> = before.iter().zip(&plain).map(|(a, b)| a + b).collect();
-    assert_eq!(bits(&out), bits(&sum));
+fn padding_rows_and_columns_behind_the_outputs_are_left_alone() {
+    let (k, stride) = (4, 5);
+    let w = tensor(Dtype::F32, 3, k, &floats(2, 3 * k));
+    let x = floats(1, 5 * k);
+    for live_rows in [0, 2] {
+        let mut acts: Box<[f32]> = vec![7.0; 5 * stride].into();
+        let mut floats = acts.clone();
+        for out in [LinearOut::Act(&mut acts), LinearOut::F32(&mut floats)] {
+            let op = Linear {
+                rows: Rows {
+                    capacity: 5,
+                    live: &live(live_rows),
+                },
+                x: &x[..].into(),
+                weight: &w,
+                out,
+                out_stride: stride,
+            };
+            Cpu::default().linear(op).unwrap();
+        }
+        let products = stored(&x, &w, Summation::Whole);
+        for out in [&acts, &floats] {
+            for (row, out) in out.chunks(stride).enumerate() {
+                let outputs = if row < live_rows { 3 } else { 0 };
+                assert_eq!(bits(&out[..outputs]), bits(&products[row * 3..][..outputs]));
+                assert!(out[outputs..].iter().all(|&v| v == 7.0), "row {row}");
+            }
+        }
+    }
 }
 
 #[test]
-fn padding_rows_are_left_alone() {
+#[should_panic(expected = "3 outputs in rows of 2")]
+fn rows_must_hold_the_outputs() {
     let w = tensor(Dtype::F32, 3, 4, &floats(2, 12));
-    for live_rows in [0, 2] {
-        let mut out: Box<[f32]> = vec![7.0; 5 * 3].into();
-        let op = Linear {
-            rows: Rows {
-                capacity: 5,
-                live: &live(live_rows),
-            },
-            x: &floats(1, 20).into(),
-            weight: &w,
-            summation: Summation::Whole,
-            output: Output::Store,
-            out: &mut out,
-        };
-        Cpu::default().linear(op).unwrap();
-        assert_eq!(out[live_rows * 3..], vec![7.0; (5 - live_rows) * 3]);
-        assert!(out[..live_rows * 3].iter().all(|v| *v != 7.0));
-    }
+    product(
+        &floats(1, 4),
+        1,
+        &w,
+        Summation::Whole,
+        2,
+        &mut [0.0; 2],
+        |_, _| (),
+    );
 }
 
 #[test]

@@ -14,10 +14,11 @@ struct Inputs {
     kv_heads: usize,
     dim: usize,
     rotary: usize,
+    /// Values from one query head to the next.
     stride: usize,
     frequency: Box<[f32]>,
-    query: Vec<f32>,
-    kv: Vec<f32>,
+    /// `[rows, row_stride]`: queries, keys, values and two columns that nothing reads.
+    x: Vec<f32>,
     query_weight: Box<[f32]>,
     key_weight: Box<[f32]>,
 }
@@ -33,8 +34,7 @@ impl Inputs {
             rotary,
             stride,
             frequency: (0..rotary / 2).map(frequency).collect(),
-            query: floats(1, rows * heads * stride),
-            kv: floats(2, rows * 2 * kv_heads * dim),
+            x: floats(1, rows * (heads * stride + 2 * kv_heads * dim + 2)),
             query_weight: floats(3, dim).into(),
             key_weight: floats(4, dim).into(),
         }
@@ -44,19 +44,29 @@ impl Inputs {
         self.kv_heads * self.dim
     }
 
+    fn kv_offset(&self) -> usize {
+        self.heads * self.stride
+    }
+
+    fn row_stride(&self) -> usize {
+        self.kv_offset() + 2 * self.width() + 2
+    }
+
+    fn row_values(&self, row: usize) -> &[f32] {
+        &self.x[row * self.row_stride()..][..self.row_stride()]
+    }
+
     /// Row `row` alone.
     fn row(&self, row: usize) -> Inputs {
-        let (query, kv) = (self.heads * self.stride, 2 * self.width());
         Inputs {
-            query: self.query[row * query..][..query].into(),
-            kv: self.kv[row * kv..][..kv].into(),
+            x: self.row_values(row).into(),
             ..self.clone()
         }
     }
 
     /// Runs the op; the rotated queries.
     fn run(&self, rows: Rows<'_, Cpu>, target: KvTarget<'_, Cpu>) -> Box<[f32]> {
-        let len = self.query.len() / self.stride * self.dim;
+        let len = self.x.len() / self.row_stride() * self.heads * self.dim;
         let mut out: Box<[f32]> = vec![7.0; len].into();
         let op = NormRope {
             rows,
@@ -64,15 +74,16 @@ impl Inputs {
             rotary: self.rotary,
             frequency: &self.frequency,
             eps: EPS,
+            x: &self.x[..].into(),
+            row_stride: self.row_stride(),
             query: Some(QuerySource {
                 heads: self.heads,
-                x: &self.query[..].into(),
-                stride: self.stride,
+                head_stride: self.stride,
                 weight: &self.query_weight,
                 out: &mut out,
             }),
             kv_heads: self.kv_heads,
-            kv: &self.kv[..].into(),
+            kv_offset: self.kv_offset(),
             key_weight: &self.key_weight,
             target,
         };
@@ -98,14 +109,14 @@ impl Inputs {
 
     fn exact_queries(&self, row: usize, position: usize) -> Vec<f64> {
         let heads = (0..self.heads).map(|head| {
-            let x = &self.query[(row * self.heads + head) * self.stride..][..self.dim];
+            let x = &self.row_values(row)[head * self.stride..][..self.dim];
             self.exact(x, &self.query_weight, position)
         });
         heads.flatten().collect()
     }
 
     fn exact_keys(&self, row: usize, position: usize) -> Vec<f64> {
-        let keys = &self.kv[row * 2 * self.width()..][..self.width()];
+        let keys = &self.row_values(row)[self.kv_offset()..][..self.width()];
         let heads = keys.chunks(self.dim);
         heads
             .flat_map(|x| self.exact(x, &self.key_weight, position))
@@ -113,7 +124,7 @@ impl Inputs {
     }
 
     fn values(&self, row: usize) -> &[f32] {
-        &self.kv[(row * 2 + 1) * self.width()..][..self.width()]
+        &self.row_values(row)[self.kv_offset() + self.width()..][..self.width()]
     }
 }
 
@@ -198,7 +209,7 @@ fn block_rows_stand_one_after_another_and_agree_with_candle() {
     let (dim, rows, length) = (32, 16, 77);
     let inputs = Inputs {
         stride: dim,
-        query: floats(1, rows * 6 * dim),
+        x: floats(1, rows * (6 * dim + 2 * 2 * dim + 2)),
         ..Inputs::new(rows, dim, dim)
     };
     // A block is a chain; its depths are not what gives the positions.
@@ -233,15 +244,18 @@ fn block_rows_stand_one_after_another_and_agree_with_candle() {
             .map(f64::from)
             .collect()
     };
-    let exact = theirs(&inputs.query, inputs.heads, &inputs.query_weight);
-    assert_close(&query, &exact, 1e-12, "queries");
-    let of = |part: usize| -> Vec<f32> {
-        let parts = inputs.kv.chunks(inputs.width()).skip(part).step_by(2);
-        parts.flatten().copied().collect()
+    let columns = |first: usize, len: usize| -> Vec<f32> {
+        let rows = (0..rows).flat_map(|row| &inputs.row_values(row)[first..first + len]);
+        rows.copied().collect()
     };
-    let exact = theirs(&of(0), inputs.kv_heads, &inputs.key_weight);
+    let queries = columns(0, inputs.kv_offset());
+    let exact = theirs(&queries, inputs.heads, &inputs.query_weight);
+    assert_close(&query, &exact, 1e-12, "queries");
+    let cached = columns(inputs.kv_offset(), inputs.width());
+    let exact = theirs(&cached, inputs.kv_heads, &inputs.key_weight);
     assert_close(&keys, &exact, 1e-12, "keys");
-    assert_eq!(bits(&values), bits(&of(1)));
+    let plain = columns(inputs.kv_offset() + inputs.width(), inputs.width());
+    assert_eq!(bits(&values), bits(&plain));
 }
 
 #[test]
@@ -261,9 +275,11 @@ fn listed_rows_go_where_the_list_says_without_queries() {
         rotary: 16,
         frequency: &inputs.frequency,
         eps: EPS,
+        x: &inputs.x[..].into(),
+        row_stride: inputs.row_stride(),
         query: None,
         kv_heads: 2,
-        kv: &inputs.kv[..].into(),
+        kv_offset: inputs.kv_offset(),
         key_weight: &inputs.key_weight,
         target: KvTarget::Listed {
             context: &context,

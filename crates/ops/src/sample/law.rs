@@ -1,6 +1,7 @@
 //! From processed logits to a token.
 
 use crate::SamplingRow;
+use crate::activation::exp;
 use crate::topk::descending;
 
 /// Ids summed together before they are added to the running sum.
@@ -64,11 +65,7 @@ pub(super) fn weigh(logits: &mut [f32], options: &SamplingRow) {
 
 /// `e^(z - largest)`; 1 for the largest even if it is infinite.
 fn weight(z: f32, largest: f32) -> f32 {
-    if z == largest {
-        1.0
-    } else {
-        (z - largest).exp()
-    }
+    if z == largest { 1.0 } else { exp(z - largest) }
 }
 
 /// Bans all but the `k` largest, ties to the lower id.
@@ -83,17 +80,23 @@ fn keep_top_k(logits: &mut [f32], k: usize) {
     }
 }
 
+/// A weight in units of 2^-44, rounded down. Sums of fewer than 2^20 are exact, so they do not
+/// depend on the order in which a device adds.
+fn mass(weight: f32) -> u64 {
+    (weight * (1u64 << 44) as f32) as u64
+}
+
 /// Ids, ascending, of the smallest set in descending order (ties: lower id first) whose mass
-/// reaches `top_p` of the whole; at least one. Masses are summed in f64 and compared in f32, in
-/// which `top_p` is given.
+/// reaches `top_p` of the whole; at least one. Masses are compared in f32, in which `top_p` is
+/// given.
 fn top_p(logits: &[f32], largest: f32, top_p: f32) -> Vec<u32> {
-    let mass = |id: &u32| f64::from(weight(logits[*id as usize], largest));
+    let mass = |id: &u32| mass(weight(logits[*id as usize], largest));
     let mut ids: Vec<u32> = (0..logits.len() as u32)
         .filter(|&id| logits[id as usize] > f32::NEG_INFINITY)
         .collect();
-    let needed = top_p * ids.iter().map(mass).sum::<f64>() as f32;
+    let needed = top_p * ids.iter().map(mass).sum::<u64>() as f32;
     // Sorted pieces that grow, because a small set is what most rows keep.
-    let (mut sorted, mut piece, mut sum) = (0, 128, 0.0);
+    let (mut sorted, mut piece, mut sum) = (0, 128, 0);
     while sorted < ids.len() {
         let rest = &mut ids[sorted..];
         let count = piece.min(rest.len());

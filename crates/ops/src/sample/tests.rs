@@ -20,7 +20,13 @@ fn logits(seed: u64, rows: usize) -> Vec<f32> {
 }
 
 fn choices(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> Vec<u32> {
+    sampled(batch, slots, logits).0
+}
+
+/// Choices, and what is said of the logits.
+fn sampled(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> (Vec<u32>, Vec<u32>) {
     let rows = batch.live[0] as usize;
+    let mut finite = vec![777; batch.rows_max].into();
     let mut choice = vec![777; batch.rows_max].into();
     let op = Sample {
         rows: batch.rows(batch.rows_max),
@@ -28,10 +34,12 @@ fn choices(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> Vec<u32> {
         slots,
         logits: &logits.into(),
         choice: &mut choice,
+        finite: &mut finite,
     };
     Cpu::default().sample(op).unwrap();
-    assert!(choice[rows..].iter().all(|&id| id == 777), "padding rows");
-    choice[..rows].into()
+    let padding = choice[rows..].iter().chain(&finite[rows..]);
+    assert!(padding.into_iter().all(|&word| word == 777), "padding rows");
+    (choice[..rows].into(), finite[..rows].into())
 }
 
 /// The token of a single row in slot 0.
@@ -232,4 +240,21 @@ fn a_row_does_not_depend_on_the_rows_beside_it_or_on_threads() {
         let alone: Vec<f32> = alone.into_iter().map(|id| id as f32).collect();
         assert_eq!(bits(&alone), bits(&all[first..first + 64]));
     }
+}
+
+#[test]
+fn a_row_is_finite_if_every_logit_of_a_token_is() {
+    let slots = with(|row| {
+        row.bias_count = 1;
+        row.temperature = 0.5;
+    });
+    let batch = tree_batch(&[&chain(5)]);
+    let mut logits = logits(4, 5);
+    // What a bias does to a logit, and what stands behind the last token, says nothing.
+    logits[VOCAB] = f32::NAN;
+    logits[VOCAB_ROWS] = f32::NEG_INFINITY;
+    logits[2 * VOCAB_ROWS + VOCAB - 1] = f32::NAN;
+    logits[4 * VOCAB_ROWS + 70] = f32::INFINITY;
+    let (_, finite) = sampled(&batch, &slots, &logits);
+    assert_eq!(finite, [1, 0, 0, 1, 0]);
 }

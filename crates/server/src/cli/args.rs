@@ -1,5 +1,6 @@
 //! The command line as typed. Nothing after [`super::run`] looks at a flag twice.
 
+pub mod bench;
 pub mod compatibility;
 pub mod http;
 pub mod limits;
@@ -17,7 +18,7 @@ use compatibility::CompatibilityArgs;
 use http::{HttpArgs, HttpLimitArgs};
 use limits::{BatchArgs, ContextArgs};
 use logging::LogArgs;
-use model::ModelArgs;
+use model::{HubArgs, ModelArgs};
 use requests::{RequestArgs, TemplateArgs};
 use sampling::SamplingArgs;
 use speculation::SpeculationArgs;
@@ -45,6 +46,9 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Print the prompt of a chat request
     Render(RenderArgs),
+    /// Time the model without a server around it
+    #[command(subcommand)]
+    Bench(Box<bench::BenchCommand>),
 }
 
 /// `spinney serve`.
@@ -168,9 +172,12 @@ pub struct RenderArgs {
     #[arg(long)]
     pub ids: bool,
 
-    /// Folder with the tokenizer and the template [default: the bundled model]
-    #[arg(long, alias = "model", value_name = "DIR")]
+    /// Folder with the tokenizer and the template, or a name on the hub [default: the bundled model]
+    #[arg(long, alias = "model", value_name = "DIR|NAME")]
     pub model_path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     #[command(flatten)]
     pub template: TemplateArgs,

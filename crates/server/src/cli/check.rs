@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::args::CheckArgs;
 use super::args::speculation::name;
 use super::checkpoints::Checkpoints;
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, SMALLER};
 use super::{logging, print};
 use crate::model_files::ModelFiles;
 
@@ -17,15 +17,25 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let config = checkpoints.engine_config(&args.speculation, &args.context, &args.batch)?;
-    let files = ModelFiles::read(&checkpoints.target, args.template.chat_template.as_deref())?;
+    let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
+    checkpoints.fetch_now()?;
     let output = engine::check(&spec, &config)?;
     let text = match args.json {
         true => format!("{}\n", object(&checkpoints, &files, &output)),
         false => table(&checkpoints, &files, &output),
     };
     print(&text)?;
-    Ok(Exit::Clean)
+    match output.info.fits() {
+        true => Ok(Exit::Clean),
+        false => {
+            let message = format!(
+                "the memory plan does not fit {}\n{SMALLER}",
+                output.info.device
+            );
+            Err(Failure::new(Exit::Device, message))
+        }
+    }
 }
 
 fn budget(info: &ModelInfo) -> String {
@@ -53,7 +63,7 @@ fn object(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -
     json!({
         "model_path": checkpoints.model_path,
         "model_type": info.model_type,
-        "target": report(&output.target),
+        "target": output.target.as_ref().map(report),
         "drafter": output.drafter.as_ref().map(report),
         "tokenizer": {"tokens": info.vocab_used, "head_rows": info.vocab_rows},
         "chat_template": files.template.is_some(),
@@ -68,6 +78,8 @@ fn object(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -
             "slots": info.plan.slots,
             "lines": lines,
             "total_bytes": info.plan.total_bytes(),
+            "free_bytes": info.memory.map(|memory| memory.free),
+            "fits": info.fits(),
         },
     })
 }
@@ -91,11 +103,14 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
         "model",
         format!("{} ({})", checkpoints.model_path, info.model_type),
     );
-    row("target", report(&output.target));
-    row(
-        "drafter",
-        output.drafter.as_ref().map_or("none".to_owned(), report),
-    );
+    let target = output.target.as_ref();
+    row("target", target.map_or("dummy weights".to_owned(), report));
+    let drafter = match (&output.drafter, &output.target) {
+        (Some(drafter), _) => report(drafter),
+        (None, None) if checkpoints.drafter.is_some() => "dummy weights".to_owned(),
+        (None, _) => "none".to_owned(),
+    };
+    row("drafter", drafter);
     row(
         "tokenizer",
         format!(
@@ -138,6 +153,9 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
         "total",
         mebibytes(info.plan.total_bytes())
     );
+    if let Some(memory) = info.memory {
+        let _ = writeln!(text, "{:<20}{:>12.2}", "free", mebibytes(memory.free));
+    }
     text
 }
 

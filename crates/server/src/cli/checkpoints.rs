@@ -2,45 +2,85 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{CheckpointSource, EngineConfig, LoadSpec};
+use engine::{CheckpointSource, EngineConfig, Fetch, LoadFormat, LoadProgress, LoadSpec};
 
 use super::args::limits::{BatchArgs, ContextArgs};
-use super::args::model::ModelArgs;
+use super::args::model::{HubArgs, ModelArgs};
 use super::args::speculation::SpeculationArgs;
 use super::exit::{Exit, Failure};
+use super::progress;
 use crate::bundled;
+use crate::hub::{Hub, HubEnvironment, HubError, HubId, HubModel};
+use crate::model_files::ModelFiles;
 
 /// Target, drafter and their names.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Checkpoints {
     /// The target.
     pub target: CheckpointSource,
     /// The drafter, given or bundled.
     pub drafter: Option<CheckpointSource>,
-    /// The path as given, or the name of the bundled pair.
+    /// The path or name as given, or the name of the bundled pair.
     pub model_path: String,
+    format: LoadFormat,
+    /// Models of the hub whose weights are not here yet.
+    incomplete: Vec<HubModel>,
+}
+
+/// A checkpoint as a flag names it.
+struct Found {
+    source: CheckpointSource,
+    shown: String,
+    remote: Option<HubModel>,
 }
 
 impl Checkpoints {
-    /// The given folders; the bundled target with its drafter where none are given.
+    /// What the flags name; the bundled target with its drafter where they name none. Of a model on
+    /// the hub the small files are fetched.
     pub fn find(model: &ModelArgs, speculation: &SpeculationArgs) -> Result<Self, Failure> {
-        let given = speculation.speculative_draft_model_path.as_deref();
-        let given = given
-            .map(|path| folder("--speculative-draft-model-path", path))
-            .transpose()?;
-        let Some(path) = model.model_path.as_deref() else {
-            let pair = bundled::pair()?;
-            return Ok(Checkpoints {
-                target: pair.target,
-                drafter: Some(given.unwrap_or(pair.drafter)),
-                model_path: bundled::NAME.to_owned(),
-            });
+        let format = model.format();
+        let weights = format == LoadFormat::Safetensors;
+        let find = |flag, path: &Path| find(flag, path, model.hub, weights);
+        let mut remotes = Vec::new();
+        let mut keep = |found: Found| {
+            remotes.extend(found.remote);
+            (found.source, found.shown)
         };
+        let given = speculation.speculative_draft_model_path.as_deref();
+        let drafter = given
+            .map(|path| find("--speculative-draft-model-path", path))
+            .transpose()?
+            .map(|found| keep(found).0);
+        let (target, model_path, drafter) = match model.model_path.as_deref() {
+            Some(path) => {
+                let (target, shown) = keep(find("--model-path", path)?);
+                (target, shown, drafter)
+            }
+            None => {
+                let pair = bundled::pair()?;
+                let drafter = drafter.unwrap_or(pair.drafter);
+                (pair.target, bundled::NAME.to_owned(), Some(drafter))
+            }
+        };
+        remotes.retain(|remote: &HubModel| !remote.is_complete());
         Ok(Checkpoints {
-            target: folder("--model-path", path)?,
-            drafter: given,
-            model_path: path.display().to_string(),
+            target,
+            drafter,
+            model_path,
+            format,
+            incomplete: remotes,
         })
+    }
+
+    /// The text side of the target. Dummy weights go with the bundled tokenizer where the model has
+    /// none.
+    pub fn text_files(&self, template: Option<&Path>) -> Result<ModelFiles, Failure> {
+        let dummy = self.format != LoadFormat::Safetensors;
+        if dummy && !self.target.has("tokenizer.json") {
+            let text = bundled::pair()?.target;
+            return Ok(ModelFiles::read_apart(&self.target, &text, template)?);
+        }
+        Ok(ModelFiles::read(&self.target, template)?)
     }
 
     /// Names of the model: the ones given, else the path and its last component.
@@ -60,7 +100,8 @@ impl Checkpoints {
         LoadSpec {
             target: self.target.clone(),
             drafter: self.drafter.clone(),
-            device: model.device(),
+            format: self.format,
+            device: model.device,
             dtype: model.dtype(),
             vocab_used,
         }
@@ -83,29 +124,77 @@ impl Checkpoints {
             queue_max: batch.max_queued_requests,
             context_length: context.context_length,
             tokens_total: batch.max_total_tokens,
+            memory_fraction: context.mem_fraction_static,
             prefill_chunk: context.chunked_prefill_size,
             draft_batch_max: speculation.speculative_disable_batch_size,
             skip_warmup: batch.skip_server_warmup,
         })
     }
+
+    /// The download that must come before loading, if any.
+    pub fn fetch(self) -> Option<Fetch> {
+        if self.incomplete.is_empty() {
+            return None;
+        }
+        Some(Box::new(move |progress| Ok(self.fetch_all(progress)?)))
+    }
+
+    /// Downloads at once and shows how far it is.
+    pub fn fetch_now(&self) -> Result<(), Failure> {
+        if self.incomplete.is_empty() {
+            return Ok(());
+        }
+        progress::during("Downloading", |progress| self.fetch_all(progress)).map_err(Failure::from)
+    }
+
+    fn fetch_all(&self, progress: &LoadProgress) -> Result<(), HubError> {
+        self.incomplete
+            .iter()
+            .try_for_each(|model| model.fetch(progress))
+    }
 }
 
-/// The folder of a checkpoint, `None` for the bundled target.
-pub fn target(model_path: Option<&Path>) -> Result<CheckpointSource, Failure> {
+/// The checkpoint whose small files a command reads; the bundled target where none is named.
+pub fn target(model_path: Option<&Path>, hub: HubArgs) -> Result<CheckpointSource, Failure> {
     match model_path {
-        Some(path) => folder("--model-path", path),
+        Some(path) => Ok(find("--model-path", path, hub, false)?.source),
         None => Ok(bundled::pair()?.target),
     }
 }
 
-fn folder(flag: &str, path: &Path) -> Result<CheckpointSource, Failure> {
+fn find(flag: &str, path: &Path, args: HubArgs, weights: bool) -> Result<Found, Failure> {
+    let shown = path.display().to_string();
     if path.is_dir() {
-        return Ok(CheckpointSource::Folder(PathBuf::from(path)));
+        return Ok(Found {
+            source: CheckpointSource::Folder(PathBuf::from(path)),
+            shown,
+            remote: None,
+        });
     }
-    let found = match path.exists() {
-        true => "expected a folder, found a file; give the folder that holds it",
-        false => "expected a folder, found nothing; download the model and give its folder",
+    let refused =
+        |reason: &str| Failure::new(Exit::ModelFiles, format!("{flag} {shown}: {reason}"));
+    if path.exists() {
+        let reason = "expected a folder, found a file; give the folder that holds it";
+        return Err(refused(reason));
+    }
+    let Ok(id) = shown.parse::<HubId>() else {
+        let reason = "expected a folder, found nothing; give the model's folder, or its name on the \
+                      hub as org/name";
+        return Err(refused(reason));
     };
-    let message = format!("{flag} {}: {found}", path.display());
-    Err(Failure::new(Exit::ModelFiles, message))
+    let mut environment = HubEnvironment::read();
+    environment.offline |= args.offline;
+    tracing::info!(model = %id, offline = environment.offline, "looking for the model on the hub");
+    let model = Hub::new(&environment)?.find(&id, weights)?;
+    Ok(Found {
+        source: CheckpointSource::Folder(model.folder.clone()),
+        shown: id.repo,
+        remote: Some(model),
+    })
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        engine::ModelError::from(error).into()
+    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use engine::{EngineError, ModelError, SubmitError};
+use engine::{EngineError, FailureCause, ModelError, SubmitError};
 
 /// Exit codes, as service managers see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,19 +70,33 @@ impl fmt::Display for Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        let exit = match &error {
-            ModelError::Ops(_) => Exit::Device,
-            _ => Exit::ModelFiles,
-        };
-        Failure::new(exit, error.to_string())
+        Failure::new(FailureCause::from(&error).into(), error.to_string())
     }
 }
+
+impl From<FailureCause> for Exit {
+    fn from(cause: FailureCause) -> Self {
+        match cause {
+            FailureCause::Files => Exit::ModelFiles,
+            FailureCause::Device => Exit::Device,
+            // Starting again may help.
+            FailureCause::Network | FailureCause::Engine => Exit::Runtime,
+        }
+    }
+}
+
+/// Flags that make a memory plan smaller.
+pub const SMALLER: &str = "smaller: --context-length and --max-total-tokens (KV pages), \
+                           --max-running-requests (all but weights and workspace), \
+                           --chunked-prefill-size (workspace), --speculative-ddtree-budget \
+                           (journal); --speculative-algorithm NONE leaves the drafter out";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Model(cause) => cause.into(),
             EngineError::Config(_) => Failure::usage(error.to_string()),
+            EngineError::Memory { .. } => Failure::new(Exit::Device, format!("{error}\n{SMALLER}")),
             EngineError::Stopped(_) => Failure::new(Exit::Runtime, error.to_string()),
         }
     }

@@ -4,9 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use engine::{
-    CheckpointSource, Engine, Finish, FinishReason, Request, RequestId, SubmitError, TokenUpdate,
-};
+use engine::{Engine, Finish, FinishReason, Request, RequestId, SubmitError, TokenUpdate};
 use serde_json::{Map, Value, json};
 
 use super::args::GenerateArgs;
@@ -46,12 +44,12 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         skip_server_warmup: args.speculation.speculative_ddtree_budget.is_none(),
     };
     let config = checkpoints.engine_config(&args.speculation, &args.context, &batch)?;
-    let text_side = TextSide::read(&checkpoints.target, args)?;
+    let text_side = TextSide::read(&checkpoints, args)?;
     let prompt = text_side.prompt(args)?;
     let request = request(args, prompt, &text_side);
     let seed = request.sampling.seed;
     let spec = checkpoints.load_spec(&args.model, text_side.vocab_used);
-    let engine = Engine::start(spec, config)?;
+    let engine = Engine::start_after(checkpoints.fetch(), spec, config)?;
     let stream = text_side.stream(&request.stop_ids);
     let id = submit(&engine, request)?;
     let output = receive(&engine, id, stream, !args.json)?;
@@ -63,9 +61,10 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
 }
 
 impl TextSide {
-    fn read(target: &CheckpointSource, args: &GenerateArgs) -> Result<Self, Failure> {
+    fn read(checkpoints: &Checkpoints, args: &GenerateArgs) -> Result<Self, Failure> {
+        let target = &checkpoints.target;
         if args.input.prompt_ids.is_none() || target.has("tokenizer.json") {
-            let files = ModelFiles::read(target, args.template.chat_template.as_deref())?;
+            let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
             return Ok(TextSide {
                 end_ids: files.generation.end_ids.clone(),
                 vocab_used: files.vocabulary.len(),

@@ -6,6 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::args::logging::{LogArgs, LogFormat};
 use super::exit::Failure;
+use super::progress::BesideBars;
 
 /// Starts logging at the level asked for, else at `default`.
 pub fn start(args: &LogArgs, default: &str) -> Result<(), Failure> {
@@ -18,7 +19,7 @@ pub fn start(args: &LogArgs, default: &str) -> Result<(), Failure> {
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| BesideBars)
         .with_ansi(io::stderr().is_terminal());
     let result = match args.log_format {
         LogFormat::Text => builder.try_init(),

@@ -15,7 +15,7 @@ use crate::sampling::RequestRules;
 /// Renders and prints.
 pub fn run(args: &RenderArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
-    let target = checkpoints::target(args.model_path.as_deref())?;
+    let target = checkpoints::target(args.model_path.as_deref(), args.hub)?;
     let files = ModelFiles::read(&target, args.template.chat_template.as_deref())?;
     let Some(template) = &files.template else {
         let message = "the model has no chat template; give --chat-template FILE";

@@ -6,7 +6,6 @@ use super::args::ServeArgs;
 use super::checkpoints::Checkpoints;
 use super::exit::{Exit, Failure};
 use super::{loading, logging};
-use crate::model_files::ModelFiles;
 use crate::serve::{self, ServeConfig, ServeError};
 
 /// Serves until a signal or a failure ends it.
@@ -16,13 +15,13 @@ pub fn run(args: &ServeArgs) -> Result<Exit, Failure> {
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let engine_config = checkpoints.engine_config(&args.speculation, &args.context, &args.batch)?;
     let config = config(args, &checkpoints)?;
-    let files = ModelFiles::read(&checkpoints.target, args.template.chat_template.as_deref())?;
+    let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Runtime, format!("no threads to serve: {error}")))?;
-    let engine = Engine::start(spec, engine_config)?;
+    let engine = Engine::start_after(checkpoints.fetch(), spec, engine_config)?;
     loading::report(engine.handle.clone());
     runtime.block_on(serve::run(config, files, engine))?;
     Ok(Exit::Clean)
@@ -53,7 +52,7 @@ impl From<ServeError> for Failure {
         let exit = match &error {
             ServeError::Bind { .. } | ServeError::Engine(_) => Exit::Runtime,
             ServeError::Config(_) => Exit::Usage,
-            ServeError::Load(_) => Exit::ModelFiles,
+            ServeError::Load { cause, .. } => (*cause).into(),
             ServeError::DrainCut(_) | ServeError::Stopped(_) => Exit::DrainCut,
         };
         Failure::new(exit, error.to_string())

@@ -145,8 +145,10 @@ families! {
     ACCEPT_RATE: Gauge, ["sglang:spec_accept_rate"], "Accepted share of the draft tokens.";
     MEAN_DRAFTED: Gauge, ["sglang:spec_num_draft_tokens"], "Mean draft tokens per verify step.";
 
+    STEP: Histogram(STEP_TIME), ["spinney_step_seconds"],
+        "Time of a step, the host's part included.";
     STEP_PHASE: Histogram(STEP_TIME), ["spinney_step_phase_seconds"],
-        "Time of a step in each of its phases.";
+        "Time of a step in each of its phases, where they are run one by one.";
     ACCEPT_LENGTH: Histogram(ACCEPTED), ["spinney_accept_length"],
         "Tokens per verify step, the one after the accepted ones included.";
     SHAPE_STEPS: Counter, ["spinney_shape_steps_total"],

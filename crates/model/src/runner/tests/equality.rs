@@ -18,14 +18,17 @@ fn random_tokens(rng: &mut Pcg64Mcg, count: usize) -> Vec<u32> {
 fn verify_trees(runner: &mut Runner<Cpu>, trees: &[(usize, Vec<u32>, Vec<i32>)]) -> Vec<f32> {
     let mut staging = Staging::default();
     for (slot, tokens, _) in trees {
-        staging.reserved(*slot, tokens.len());
+        staging.tree(*slot, tokens.len());
     }
     let rows = staging.row_count();
-    let capacity = super::super::bucket(rows);
+    let shapes = trees.iter().map(|tree| Shape::Tree(tree.1.len() - 1));
+    let key = StepKey::of(shapes, runner.config.sequences_max);
+    let backend = runner.backend.clone();
+    let forward = &mut runner.verify;
     staging
-        .upload(&runner.backend, &mut runner.verify.batch, capacity)
+        .upload(&*backend, &mut forward.batch, &mut forward.held)
         .expect("tables fit");
-    let batch = &mut runner.verify.batch;
+    let batch = &mut forward.batch;
     let mut row = 0;
     for (_, tokens, parents) in trees {
         for (node, (&token, &parent)) in tokens.iter().zip(parents).enumerate() {
@@ -41,7 +44,7 @@ fn verify_trees(runner: &mut Runner<Cpu>, trees: &[(usize, Vec<u32>, Vec<i32>)])
     }
     runner.results.padding.fill(0);
     ops::Backend::tree_tables(
-        &runner.backend,
+        &*backend,
         TreeTablesFrom {
             batch: &runner.verify.batch,
             padding: Some(&runner.results.padding),
@@ -49,7 +52,7 @@ fn verify_trees(runner: &mut Runner<Cpu>, trees: &[(usize, Vec<u32>, Vec<i32>)])
         },
     )
     .expect("tables are derived");
-    runner.verify(capacity).expect("the forward runs");
+    runner.verify(key).expect("the forward runs");
     runner.workspace.logits[..rows * VOCAB].to_vec()
 }
 
@@ -259,14 +262,19 @@ fn every_shape_emits_the_same_tokens_in_bf16() {
 /// The plan that is printed is what is allocated, to the byte.
 #[test]
 fn plan_equals_allocation() {
-    for drafter in [true, false] {
+    for (drafter, format) in [
+        (true, LoadFormat::Safetensors),
+        (false, LoadFormat::Safetensors),
+        (true, LoadFormat::Dummy { seed: 0 }),
+    ] {
         let progress = LoadProgress::default();
-        let source = drafter.then(|| fixture("dflash"));
         let backend = Cpu::default();
         let runner = Runner::load(
             backend.clone(),
-            &fixture("qwen3_5"),
-            source.as_ref(),
+            &ModelSources {
+                format,
+                ..sources(drafter)
+            },
             RunnerConfig {
                 weight_dtype: Dtype::Bf16,
                 ..config()
@@ -277,7 +285,7 @@ fn plan_equals_allocation() {
         assert_eq!(
             runner.plan().total_bytes(),
             ops::Backend::allocated_bytes(&backend),
-            "drafter: {drafter}; {:#?}",
+            "drafter: {drafter}, {format:?}; {:#?}",
             runner.plan()
         );
     }

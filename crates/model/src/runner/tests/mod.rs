@@ -1,7 +1,9 @@
 //! Forward passes and steps against golden logits and against each other, bit by bit.
 
+mod dummy;
 mod equality;
 mod golden;
+mod steps;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,8 +11,11 @@ use std::path::PathBuf;
 use ops::{Cpu, Dtype, SamplingParams};
 use safetensors::SafeTensors;
 
-use super::{Chunk, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape};
-use crate::{CheckpointSource, LoadProgress};
+use super::{
+    Chunk, ModelSources, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape,
+    StepKey,
+};
+use crate::{CheckpointSource, LoadFormat, LoadProgress};
 
 pub(super) fn fixture(name: &str) -> CheckpointSource {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -58,16 +63,25 @@ pub(super) fn config() -> RunnerConfig {
         weight_dtype: Dtype::F32,
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
+        graphs: true,
     };
     config.kv_pages = config.pages_per_sequence() * config.sequences_max;
     config
 }
 
+/// The fixtures, with their drafter or without.
+pub(super) fn sources(drafter: bool) -> ModelSources {
+    ModelSources {
+        target: fixture("qwen3_5"),
+        drafter: drafter.then(|| fixture("dflash")),
+        format: LoadFormat::Safetensors,
+    }
+}
+
 /// The random pair of the fixtures.
 pub(super) fn runner(config: RunnerConfig) -> Runner<Cpu> {
     let progress = LoadProgress::default();
-    let (target, drafter) = (fixture("qwen3_5"), fixture("dflash"));
-    Runner::load(Cpu::default(), &target, Some(&drafter), config, &progress).expect("fixtures load")
+    Runner::load(Cpu::default(), &sources(true), config, &progress).expect("fixtures load")
 }
 
 /// Starts a sequence in `slot` that nothing ends before `tokens_max`.
@@ -137,6 +151,20 @@ pub(super) fn prefill_pieces(
         from = to;
     }
     logits
+}
+
+/// Drafts one block in `slot`; the logits of all its rows.
+pub(super) fn draft(runner: &mut Runner<Cpu>, slot: usize) -> Vec<f32> {
+    let shape = Shape::Tree(7);
+    let key = runner.stage_step(&[SequenceStep { slot, shape }]);
+    runner
+        .draft(key.expect("tables fit"))
+        .expect("the draft runs");
+    let rows = runner
+        .drafter_config()
+        .expect("there is a drafter")
+        .block_size;
+    runner.workspace.logits[..rows * VOCAB].to_vec()
 }
 
 /// Processes one given token with the one-row step; returns its logits.

@@ -3,9 +3,23 @@
 use half::bf16;
 
 use super::{Cuda, CudaBuf};
-use crate::{Backend, Batch, Cpu, Element, Slots};
+use crate::{Backend, Batch, Cpu, Element, Slots, TreeTables, Walk};
 
+mod accept_walk;
+mod build_tree;
+mod compact_kv;
 mod core;
+mod fill;
+mod linear;
+mod rows;
+mod sample;
+mod sampling_times;
+mod simulate_acceptance;
+mod table_times;
+mod token_logprobs;
+mod topk;
+mod tree_tables;
+mod upload;
 
 /// The GPU, or `None` on a machine without one: the test then says so and ends. With
 /// `REQUIRE_GPU=1` a missing GPU is a failure.
@@ -60,18 +74,17 @@ pub(super) fn wide(values: &[bf16]) -> Vec<f32> {
 
 /// The same tables on the device.
 pub(super) fn put_batch(cuda: &Cuda, batch: &Batch<Cpu>) -> Batch<Cuda> {
-    Batch {
-        rows_max: batch.rows_max,
-        sequences_max: batch.sequences_max,
-        live: put(cuda, &batch.live),
-        row_sequence: put(cuda, &batch.row_sequence),
-        token: put(cuda, &batch.token),
-        parent: put(cuda, &batch.parent),
-        depth: put(cuda, &batch.depth),
-        sequence_slot: put(cuda, &batch.sequence_slot),
-        sequence_start: put(cuda, &batch.sequence_start),
-        sequence_rows: put(cuda, &batch.sequence_rows),
-    }
+    let mut copy = Batch::new(cuda, batch.rows_max, batch.sequence_slot.len()).unwrap();
+    copy.cover(batch.sequences_max);
+    copy.live = put(cuda, &batch.live);
+    copy.row_sequence = put(cuda, &batch.row_sequence);
+    copy.token = put(cuda, &batch.token);
+    copy.parent = put(cuda, &batch.parent);
+    copy.depth = put(cuda, &batch.depth);
+    copy.sequence_slot = put(cuda, &batch.sequence_slot);
+    copy.sequence_start = put(cuda, &batch.sequence_start);
+    copy.sequence_rows = put(cuda, &batch.sequence_rows);
+    copy
 }
 
 /// The same tables on the device.
@@ -92,5 +105,31 @@ pub(super) fn put_slots(cuda: &Cuda, slots: &Slots<Cpu>) -> Slots<Cuda> {
         bias_values: put(cuda, &slots.bias_values),
         prompt_seen: put(cuda, &slots.prompt_seen),
         generated: put(cuda, &slots.generated),
+    }
+}
+
+/// The same tables on the device.
+pub(super) fn put_tree(cuda: &Cuda, tree: &TreeTables<Cpu>) -> TreeTables<Cuda> {
+    TreeTables {
+        rows_max: tree.rows_max,
+        ancestors: put(cuda, &tree.ancestors),
+        first_child: put(cuda, &tree.first_child),
+        next_sibling: put(cuda, &tree.next_sibling),
+        conv_source: put(cuda, &tree.conv_source),
+        scan_order: put(cuda, &tree.scan_order),
+        scan_restore: put(cuda, &tree.scan_restore),
+        scan_save: put(cuda, &tree.scan_save),
+    }
+}
+
+/// The same tables on the device.
+pub(super) fn put_walk(cuda: &Cuda, walk: &Walk<Cpu>) -> Walk<Cuda> {
+    Walk {
+        sequences_max: walk.sequences_max,
+        path_rows: put(cuda, &walk.path_rows),
+        path: put(cuda, &walk.path),
+        emitted: put(cuda, &walk.emitted),
+        tokens: put(cuda, &walk.tokens),
+        reason: put(cuda, &walk.reason),
     }
 }

@@ -10,10 +10,6 @@ pub struct CompatibilityArgs {
     #[arg(long, alias = "tensor-parallel-size", value_name = "N", value_parser = one)]
     pub tp_size: Option<usize>,
 
-    /// Weights are always read from safetensors files
-    #[arg(long, value_enum)]
-    pub load_format: Option<LoadFormat>,
-
     /// Requests start in the order they come
     #[arg(long, value_enum)]
     pub schedule_policy: Option<SchedulePolicy>,
@@ -60,15 +56,6 @@ pub struct CompatibilityArgs {
 
     #[arg(long, hide = true)]
     mamba_backend: Option<String>,
-}
-
-/// Values of `--load-format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LoadFormat {
-    /// Safetensors
-    Auto,
-    /// Safetensors
-    Safetensors,
 }
 
 /// Values of `--schedule-policy`.

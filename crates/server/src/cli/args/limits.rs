@@ -15,6 +15,11 @@ pub struct ContextArgs {
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 2, usize::MAX))]
     pub context_length: Option<usize>,
 
+    /// Share of a GPU's memory that everything together may take; what weights and workspaces leave
+    /// of it becomes KV pages
+    #[arg(long, value_name = "SHARE", default_value = "0.88", value_parser = share)]
+    pub mem_fraction_static: f64,
+
     /// Tokens of one prefill call: 64, 128, 256, 512, 1024 or 2048
     #[arg(long, value_name = "N", default_value = "2048", value_parser = chunk)]
     pub chunked_prefill_size: usize,
@@ -24,7 +29,8 @@ pub struct ContextArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
 pub struct BatchArgs {
-    /// Tokens that the KV pool holds [default: from context length and running requests]
+    /// Tokens that the KV pool holds [default: from context length and running requests, on a GPU
+    /// what its memory holds]
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 64, usize::MAX))]
     pub max_total_tokens: Option<usize>,
 
@@ -44,6 +50,13 @@ pub struct BatchArgs {
     /// Take requests without a warm-up; `auto` then means budget 15
     #[arg(long)]
     pub skip_server_warmup: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a number above 0 and at most 1, as in 0.88".to_owned()),
+    }
 }
 
 fn chunk(text: &str) -> Result<usize, String> {

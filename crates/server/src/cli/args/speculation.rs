@@ -18,8 +18,9 @@ const BUDGET_DEFAULT: usize = 15;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs {
-    /// Folder of the DFlash drafter [default: the bundled drafter with the bundled target]
-    #[arg(long, alias = "speculative-draft-model", value_name = "DIR")]
+    /// Folder of the DFlash drafter, or its name on the hub [default: the bundled drafter with the
+    /// bundled target]
+    #[arg(long, alias = "speculative-draft-model", value_name = "DIR|NAME")]
     pub speculative_draft_model_path: Option<PathBuf>,
 
     /// NONE, DFLASH (a chain) or DDTREE (a tree) [default: DDTREE with a drafter, else NONE]
@@ -78,7 +79,7 @@ impl SpeculationArgs {
         if algorithm != Algorithm::None && !has_drafter {
             return Err(Failure::usage(format!(
                 "--speculative-algorithm {} needs a drafter; give \
-                 --speculative-draft-model-path DIR or choose NONE",
+                 --speculative-draft-model-path or choose NONE",
                 name(algorithm)
             )));
         }

@@ -1,0 +1,260 @@
+//! Matrix products of cuBLASLt.
+//!
+//! A weight has one algorithm, the library's first choice for a fixed number of rows among those
+//! that do not split K: a row's bits do not depend on how many rows there are.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+use cudarc::cublaslt::sys::cudaDataType_t::{CUDA_R_16BF, CUDA_R_32F};
+
+use super::buf::DevicePtr;
+use super::device::Cuda;
+use crate::OpsError;
+
+/// `out[r, o] = sum_k x[r, k] weight[o, k]` over `columns` columns of rows of `stride` values, all
+/// in bf16 but for `out` where `wide`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gemm {
+    pub(super) rows: usize,
+    pub(super) outputs: usize,
+    pub(super) columns: usize,
+    /// Values from row to row of x and of the weight.
+    pub(super) stride: usize,
+    /// Values from row to row of `out`.
+    pub(super) out_row: usize,
+    /// `out` is f32.
+    pub(super) wide: bool,
+    pub(super) x: DevicePtr,
+    pub(super) weight: DevicePtr,
+    pub(super) out: DevicePtr,
+    /// [`WORKSPACE_BYTES`].
+    pub(super) workspace: DevicePtr,
+}
+
+/// Memory that an algorithm may use.
+pub(super) const WORKSPACE_BYTES: usize = 4 << 20;
+
+/// Matrices start at multiples of this.
+const ALIGNMENT_BYTES: u32 = 16;
+
+/// Rows for which algorithms are chosen.
+const CHOICE_ROWS: usize = 2048;
+
+/// What an algorithm depends on.
+type Key = [usize; 5];
+
+/// The opened library.
+pub(super) struct Blas {
+    handle: sys::cublasLtHandle_t,
+    product: sys::cublasLtMatmulDesc_t,
+    algorithms: RefCell<HashMap<Key, sys::cublasLtMatmulAlgo_t>>,
+}
+
+impl Blas {
+    /// Opens the library for the context that is bound.
+    pub(super) fn open() -> Result<Self, OpsError> {
+        // SAFETY: only looks for the library.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(OpsError::Device(
+                "libcublasLt.so.13 was not found; prompts on this GPU need cuBLASLt of CUDA 13 \
+                 (for instance the wheel nvidia-cublas): add its folder to LD_LIBRARY_PATH"
+                    .into(),
+            ));
+        }
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let product = result::create_matmul_desc(compute, CUDA_R_32F).map_err(blas_error)?;
+        let transpose = 1i32;
+        // SAFETY: the weight is the library's first matrix, whose rows are our columns.
+        unsafe {
+            result::set_matmul_desc_attribute(
+                product,
+                CUBLASLT_MATMUL_DESC_TRANSA,
+                (&raw const transpose).cast(),
+                size_of::<i32>(),
+            )
+        }
+        .map_err(blas_error)?;
+        Ok(Blas {
+            handle: result::create_handle().map_err(blas_error)?,
+            product,
+            algorithms: RefCell::default(),
+        })
+    }
+
+    /// Enqueues a product.
+    ///
+    /// # Safety
+    /// The pointers are valid for what the sizes say.
+    pub(super) unsafe fn run(&self, cuda: &Cuda, gemm: &Gemm) -> Result<(), OpsError> {
+        let algorithm = self.algorithm(gemm)?;
+        let layouts = Layouts::of(gemm, gemm.rows)?;
+        let (one, zero) = (1.0f32, 0.0f32);
+        // SAFETY: shapes are those of the layouts; the caller vouches for the pointers.
+        unsafe {
+            result::matmul(
+                self.handle,
+                self.product,
+                (&raw const one).cast(),
+                (&raw const zero).cast(),
+                gemm.weight.0 as *const c_void,
+                layouts.weight.0,
+                gemm.x.0 as *const c_void,
+                layouts.x.0,
+                gemm.out.0 as *const c_void,
+                layouts.out.0,
+                gemm.out.0 as *mut c_void,
+                layouts.out.0,
+                &algorithm,
+                gemm.workspace.0 as *mut c_void,
+                WORKSPACE_BYTES,
+                cuda.device.stream.cu_stream().cast(),
+            )
+        }
+        .map_err(|error| named(gemm, error))
+    }
+
+    fn algorithm(&self, gemm: &Gemm) -> Result<sys::cublasLtMatmulAlgo_t, OpsError> {
+        let key = [
+            gemm.outputs,
+            gemm.columns,
+            gemm.stride,
+            gemm.out_row,
+            usize::from(gemm.wide),
+        ];
+        if let Some(known) = self.algorithms.borrow().get(&key) {
+            return Ok(*known);
+        }
+        let chosen = self.choose(gemm).map_err(|error| named(gemm, error))?;
+        self.algorithms.borrow_mut().insert(key, chosen);
+        Ok(chosen)
+    }
+
+    fn choose(&self, gemm: &Gemm) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+        let preference = PreferenceGuard(result::create_matmul_pref()?);
+        let bytes = WORKSPACE_BYTES as u64;
+        // SAFETY: the attribute is of this type.
+        unsafe {
+            result::set_matmul_pref_attribute(
+                preference.0,
+                Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast(),
+                size_of::<u64>(),
+            )?;
+        }
+        let aligned = ALIGNMENT_BYTES;
+        for (attribute, value) in [
+            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 0),
+            (
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                aligned,
+            ),
+            (
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                aligned,
+            ),
+            (
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                aligned,
+            ),
+            (
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                aligned,
+            ),
+        ] {
+            // SAFETY: these attributes are 32-bit integers.
+            unsafe {
+                result::set_matmul_pref_attribute(
+                    preference.0,
+                    attribute,
+                    (&raw const value).cast(),
+                    size_of::<u32>(),
+                )?;
+            }
+        }
+        let layouts = Layouts::of_library(gemm, CHOICE_ROWS)?;
+        // SAFETY: all arguments are alive.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
+                self.handle,
+                self.product,
+                layouts.weight.0,
+                layouts.x.0,
+                layouts.out.0,
+                layouts.out.0,
+                preference.0,
+            )
+        }?;
+        Ok(found.algo)
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: made by `open`, destroyed once. A failure leaves nothing to be done.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.product);
+            let _ = result::destroy_handle(self.handle);
+        }
+    }
+}
+
+struct PreferenceGuard(sys::cublasLtMatmulPreference_t);
+
+impl Drop for PreferenceGuard {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, destroyed once.
+        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+/// The matrices as the library sees them: column by column, so that each is transposed.
+struct Layouts {
+    weight: Layout,
+    x: Layout,
+    out: Layout,
+}
+
+impl Layouts {
+    fn of(gemm: &Gemm, rows: usize) -> Result<Self, OpsError> {
+        Self::of_library(gemm, rows).map_err(blas_error)
+    }
+
+    fn of_library(gemm: &Gemm, rows: usize) -> Result<Self, CublasError> {
+        let layout = |dtype, rows, columns, stride| {
+            result::create_matrix_layout(dtype, rows as u64, columns as u64, stride as i64)
+                .map(Layout)
+        };
+        let out = if gemm.wide { CUDA_R_32F } else { CUDA_R_16BF };
+        Ok(Layouts {
+            weight: layout(CUDA_R_16BF, gemm.columns, gemm.outputs, gemm.stride)?,
+            x: layout(CUDA_R_16BF, gemm.columns, rows, gemm.stride)?,
+            out: layout(out, gemm.outputs, rows, gemm.out_row)?,
+        })
+    }
+}
+
+fn blas_error(error: CublasError) -> OpsError {
+    OpsError::Device(format!("cuBLASLt: {error}"))
+}
+
+fn named(gemm: &Gemm, error: CublasError) -> OpsError {
+    OpsError::Device(format!(
+        "cuBLASLt, {} rows by {} x {}: {error}",
+        gemm.rows, gemm.outputs, gemm.columns
+    ))
+}

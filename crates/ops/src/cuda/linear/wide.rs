@@ -1,0 +1,128 @@
+//! Products of more than 16 rows on Hopper: launches of `kernels/sm90_linear.cu`.
+
+use std::mem::MaybeUninit;
+
+use cudarc::driver::sys;
+
+use super::plan::{Limits, Store};
+use super::wide_plan::{Division, WideKernel, carry_bytes, wide_plan};
+use super::{Product, SCRATCH_ALIGNMENT};
+use crate::OpsError;
+use crate::cuda::buf::DevicePtr;
+use crate::cuda::device::{Cuda, device_error};
+
+/// Fewer rows are served better by `kernels/linear.cu`, whose blocks share multiprocessors and load
+/// weights while the kernel in front still runs.
+const ROWS_MIN: usize = 17;
+
+/// The copy engine wants rows that start at multiples of 16 bytes.
+const COLUMNS_STEP: usize = 8;
+
+/// Columns of a copied tile: 128 bytes, the longest row that its swizzle knows.
+const TILE_COLUMNS: usize = 64;
+
+/// `struct WideParams`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct WideParams {
+    weight: sys::CUtensorMap,
+    x: sys::CUtensorMap,
+    live: DevicePtr,
+    out: DevicePtr,
+    carry: DevicePtr,
+    out_slice: u64,
+    out_row: u32,
+    outputs: u32,
+    division: Division,
+    output: u32,
+}
+
+/// Whether these kernels take a product.
+pub(super) fn serves(rows: usize, columns: usize, limits: &Limits) -> bool {
+    limits.warpgroups && rows >= ROWS_MIN && columns.is_multiple_of(COLUMNS_STEP)
+}
+
+/// Enqueues a product that is served.
+pub(super) fn enqueue(
+    cuda: &Cuda,
+    product: &Product<'_>,
+    weight: DevicePtr,
+    limits: &Limits,
+) -> Result<(), OpsError> {
+    let (rows, outputs, columns) = (
+        product.rows.capacity,
+        product.weight.rows,
+        product.weight.columns,
+    );
+    let WideKernel {
+        entry,
+        grid,
+        division,
+        weight_rows,
+        x_rows,
+    } = wide_plan(rows, outputs, columns, product.slices, limits);
+    // Where the accumulators go that blocks hand over.
+    let used = product.scratch_used.next_multiple_of(SCRATCH_ALIGNMENT);
+    let carry = match division.is_split() {
+        true => cuda.scratch(used + carry_bytes(limits.multiprocessors)).0 + used as u64,
+        false => 0,
+    };
+    let x = product.x.range(0, rows * columns);
+    let params = WideParams {
+        weight: tiles(weight, outputs, columns, weight_rows)?,
+        x: tiles(x, rows, columns, x_rows)?,
+        live: product.rows.live.ptr(),
+        out: product.out,
+        carry: DevicePtr(carry),
+        out_slice: (rows * product.out_row) as u64,
+        out_row: product.out_row as u32,
+        outputs: outputs as u32,
+        division,
+        output: match product.store {
+            Store::Bf16 => 0,
+            Store::F32 => 1,
+            Store::Swiglu => 2,
+        },
+    };
+    // SAFETY: mirrors the struct in kernels/wide_params.cuh; weight and x were checked by the
+    // caller, `out` holds `[slices, rows, out_row]` values as it says, and the scratch was asked for.
+    unsafe { cuda.run(&entry, grid, params) }
+}
+
+/// The descriptor of `[rows, columns]` bf16 values that are copied by `tile_rows` rows, swizzled;
+/// what lies outside reads as zero.
+fn tiles(
+    values: DevicePtr,
+    rows: usize,
+    columns: usize,
+    tile_rows: usize,
+) -> Result<sys::CUtensorMap, OpsError> {
+    let mut map = MaybeUninit::<sys::CUtensorMap>::uninit();
+    let row_bytes = (columns * size_of::<half::bf16>()) as u64;
+    // SAFETY: writes the descriptor; reads two extents, one stride, two tile sizes and two steps.
+    unsafe {
+        sys::cuTensorMapEncodeTiled(
+            map.as_mut_ptr(),
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            values.0 as *mut _,
+            [columns as u64, rows as u64].as_ptr(),
+            [row_bytes].as_ptr(),
+            [TILE_COLUMNS as u32, tile_rows as u32].as_ptr(),
+            [1, 1].as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    }
+    .result()
+    .map_err(|error| {
+        OpsError::Device(format!(
+            "tiles of {tile_rows} of {rows} rows of {columns}: {}",
+            device_error(&error)
+        ))
+    })?;
+    // SAFETY: the call above succeeded.
+    Ok(unsafe { map.assume_init() })
+}

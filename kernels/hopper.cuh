@@ -1,0 +1,148 @@
+// Clusters, transaction barriers and bulk tensor copies of sm_90.
+#pragma once
+#include "device.cuh"
+
+// A descriptor made by cuTensorMapEncodeTiled.
+struct alignas(128) TensorMap {
+    uint64_t words[16];
+};
+
+// ---- clusters ----
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Every thread of the cluster; shared memory written before is visible after.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
+}
+
+// ---- transaction barriers: `bar` is a shared address of this block ----
+
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the cluster and to the copy engine; a cluster_sync()
+// follows.
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// One arrival, and `bytes` more to come before the phase ends.
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
+// One arrival at the barrier with the same address in block `rank` of the cluster. It orders
+// nothing but this thread's finished reads: a release at cluster scope would cost a microsecond.
+__device__ __forceinline__ void barrier_arrive(uint32_t bar, uint32_t rank) {
+    asm volatile(
+        "{\n\t.reg .b32 remote;\n\t"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n\t}" ::"r"(bar),
+        "r"(rank)
+        : "memory");
+}
+
+// Waits for the end of the phase of the given parity.
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+    asm volatile(
+        "{\n\t.reg .pred done;\n"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+        "@!done bra again;\n\t}" ::"r"(bar),
+        "r"(parity)
+        : "memory");
+}
+
+// ---- bulk tensor copies, two-dimensional; x counts within a row ----
+
+// Cache hints: how long the second-level cache keeps what a copy reads.
+__device__ __forceinline__ uint64_t evict_first() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_normal() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void copy_tile(uint32_t to, const TensorMap& map, int x, int y,
+                                          uint32_t bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(bar)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_tile(uint32_t to, const TensorMap& map, int x, int y,
+                                          uint32_t bar, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(bar), "l"(policy)
+        : "memory");
+}
+
+// Into all BLOCKS blocks of a cluster, at the same addresses.
+template <int BLOCKS>
+__device__ __forceinline__ void copy_tile_to_cluster(uint32_t to, const TensorMap& map, int x,
+                                                     int y, uint32_t bar) {
+    const uint16_t blocks = (1 << BLOCKS) - 1;
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(bar), "h"(blocks)
+        : "memory");
+}
+
+// ---- stores to shared memory ----
+
+// Stores 8x8 matrices transposed. Lanes 8q to 8q + 7 give the addresses of the rows of stored
+// matrix q (16 bytes each).
+__device__ __forceinline__ void store_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
+                                                 uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+__device__ __forceinline__ void store_transposed(uint32_t to, uint32_t a, uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
+                 "r"(b)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared16(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+// ---- flags in global memory, and warpgroups ----
+
+__device__ __forceinline__ void store_release(uint32_t* flag, uint32_t value) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
+    uint32_t value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+}
+
+// Barrier of 128 threads; 0 is that of the whole block.
+__device__ __forceinline__ void warpgroup_sync(int barrier) {
+    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}

@@ -1,0 +1,140 @@
+// What becomes of a warpgroup's sums. Of a warp's 16 weight rows lane l holds row l / 4 in
+// d[4j], d[4j + 1] and row l / 4 + 8 in d[4j + 2], d[4j + 3], rows of x 8j + 2 (l % 4) and one
+// more.
+#pragma once
+#include "wide_params.cuh"
+
+// Where 64 weight rows go.
+struct WideTarget {
+    int consumer;
+    int thread;  // in the consumer
+    int row;     // first row of x
+    int rows_end;
+    int output;  // first output
+    int outputs_end;
+    int out_row;  // values from row to row
+};
+
+__device__ __forceinline__ void consumer_sync(const WideTarget& t) {
+    warpgroup_sync(1 + t.consumer);
+}
+
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// Eight neighbouring outputs, or the `count` that exist.
+__device__ __forceinline__ void store_eight(bf16* out, uint4 values, int count, bool aligned) {
+    if (aligned && count >= 8) {
+        *reinterpret_cast<uint4*>(out) = values;
+        return;
+    }
+    const bf16* value = reinterpret_cast<const bf16*>(&values);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (i < count) out[i] = value[i];
+    }
+}
+
+// Staged rows are pieces of 16 bytes; piece i of row r lies at i ^ (r * PIECES / 8), so that the
+// pieces which a warp touches at once lie in different banks.
+template <int PIECES>
+__device__ __forceinline__ int staged_piece(int row, int piece) {
+    return piece ^ (row / (8 / PIECES) & (PIECES - 1));
+}
+
+// Copies ROWS staged rows of 8 PIECES outputs to memory, whole lines at a time.
+template <int ROWS, int PIECES>
+__device__ __forceinline__ void store_staged(bf16* out, const WideTarget& t, uint32_t staging,
+                                             int row) {
+    const bool aligned = t.out_row % 8 == 0;
+#pragma unroll
+    for (int first = 0; first < ROWS * PIECES; first += 128) {
+        const int r = (first + t.thread) / PIECES, piece = t.thread % PIECES;
+        // 128 threads may be more than a last part of the rows needs.
+        if (ROWS * PIECES % 128 != 0 && r >= ROWS) break;
+        const int output = t.output + 8 * piece;
+        const uint4 values =
+            load_shared16(staging + 16 * (r * PIECES + staged_piece<PIECES>(r, piece)));
+        if (row + r < t.rows_end && output < t.outputs_end) {
+            store_eight(out + static_cast<size_t>(row + r) * t.out_row + output, values,
+                        t.outputs_end - output, aligned);
+        }
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void store_bf16(bf16* out, const WideTarget& t, uint32_t staging,
+                                           const float (&d)[T::ROWS / 2]) {
+    const int lane = t.thread % 32, warp = t.thread / 32;
+    // Stored matrices: outputs 0-7 and 8-15 of rows 0-7, then of rows 8-15.
+    const int r = lane / 16 * 8 + lane % 8, piece = 2 * warp + lane / 8 % 2;
+    const uint32_t to = staging + 16 * (8 * r + staged_piece<8>(r, piece));
+#pragma unroll
+    for (int row = 0; row < T::ROWS; row += T::STAGED_ROWS) {
+#pragma unroll
+        for (int i = 0; i < T::STAGED_ROWS; i += 16) {
+            const float* v = d + (row + i) / 2;
+            store_transposed(to + i * 128, bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]),
+                             bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));
+        }
+        consumer_sync(t);
+        store_staged<T::STAGED_ROWS, 8>(out, t, staging, t.row + row);
+        consumer_sync(t);
+    }
+}
+
+// 32 outputs of 64 weight rows; `t` counts outputs after the activation.
+template <class T>
+__device__ __forceinline__ void store_swiglu(bf16* out, const WideTarget& t, uint32_t staging,
+                                             const float (&d)[T::ROWS / 2]) {
+    const int r = t.thread % 16, piece = t.thread / 32;
+    const uint32_t to = staging + 16 * (4 * r + staged_piece<4>(r, piece));
+#pragma unroll
+    for (int row = 0; row < T::ROWS; row += T::STAGED_ROWS) {
+#pragma unroll
+        for (int i = 0; i < T::STAGED_ROWS; i += 16) {
+            const float* v = d + (row + i) / 2;
+            store_transposed(to + i * 64, bf16_pair(silu(v[0]) * v[2], silu(v[1]) * v[3]),
+                             bf16_pair(silu(v[4]) * v[6], silu(v[5]) * v[7]));
+        }
+        consumer_sync(t);
+        store_staged<T::STAGED_ROWS, 4>(out, t, staging, t.row + row);
+        consumer_sync(t);
+    }
+}
+
+// Eight lanes hold eight neighbouring outputs of a row: whole sectors straight from registers.
+template <class T>
+__device__ __forceinline__ void store_f32(float* out, const WideTarget& t,
+                                          const float (&d)[T::ROWS / 2]) {
+    const int lane = t.thread % 32, row = t.row + 2 * (lane % 4);
+    const int output = t.output + t.thread / 32 * 16 + lane / 4;
+    const bool low = output < t.outputs_end, high = output + 8 < t.outputs_end;
+    float* to = out + static_cast<size_t>(row) * t.out_row + output;
+    int left = t.rows_end - row;
+#pragma unroll
+    for (int i = 0; i < T::ROWS / 2; i += 4) {
+        if (left > 0 && low) to[0] = d[i];
+        if (left > 1 && low) to[t.out_row] = d[i + 1];
+        if (left > 0 && high) to[8] = d[i + 2];
+        if (left > 1 && high) to[t.out_row + 8] = d[i + 3];
+        to += 8 * static_cast<size_t>(t.out_row);
+        left -= 8;
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void store_sums(const WideParams& p, int slice, WideTarget t,
+                                           uint32_t staging, const typename T::Sums& sums) {
+    if (p.output == STORE_BF16) {
+        store_bf16<T>(static_cast<bf16*>(p.out), t, staging, sums);
+    } else if (p.output == STORE_F32) {
+        store_f32<T>(static_cast<float*>(p.out) + slice * p.out_slice, t, sums);
+    } else {
+        t.output /= 2;
+        t.outputs_end /= 2;
+        store_swiglu<T>(static_cast<bf16*>(p.out), t, staging, sums);
+    }
+}
