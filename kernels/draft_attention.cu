@@ -80,6 +80,8 @@ struct DraftShared {
     uint32_t pages[2048 / PAGE_TOKENS];
     uint32_t next;
 };
+// As the launch counts shared memory.
+static_assert(sizeof(DraftShared<AttentionShape<128, 4, 2>>) == 64 * 152 + 192, "DraftShared");
 
 // Units of a sequence: pieces that some row sees x KV heads x chunks of rows.
 template <class S>

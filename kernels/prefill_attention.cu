@@ -43,6 +43,8 @@ struct PrefillShared {
     Chunk chunk;
     uint32_t pages[2 * PAGES_HALF];
 };
+// As the launch counts shared memory.
+static_assert(sizeof(PrefillShared<Rows96>) == 96 * 152 + 544, "PrefillShared");
 
 // The chunk of a block; without tokens where there is none. Numbered from the last one on.
 __device__ __forceinline__ Chunk chunk_of(const PrefillAttentionParams& p, uint32_t rows_max) {

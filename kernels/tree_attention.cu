@@ -88,6 +88,8 @@ struct TreeShared {
     uint32_t pages[UNIT_PAGES];
     uint32_t next;  // unit
 };
+// As the launch counts shared memory.
+static_assert(sizeof(TreeShared<AttentionShape<256, 4, 3>>) == 96 * 152 + 712, "TreeShared");
 
 // Units of a sequence: pieces x KV heads x chunks of nodes.
 template <class S>
