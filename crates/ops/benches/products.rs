@@ -5,20 +5,18 @@
 //!
 //! Every shape is timed by itself over different weights, so that none come from a cache; then all
 //! products of `layers` layers (64 are the 27B model; 51 GB) and the head in one graph, in the
-//! order of a forward, each reading what the one in front of it wrote. That figure is the median of
-//! rounds of half a second: under load a GPU lowers its clock, which bursts do not show.
+//! order of a forward, each reading what the one in front of it wrote. A figure is the median of
+//! rounds of at least 0.3 s: under load a GPU lowers its clock, which bursts do not show.
 
-use std::error::Error;
 use std::time::Instant;
 
-use cudarc::driver::{CudaContext, DriverError};
 use half::bf16;
 use ops::{
-    Backend, Cuda, Dtype, Fill, FillLaw, FillTarget, Linear, LinearAddNorm, LinearOut,
+    Backend, Cuda, Dtype, Fill, FillLaw, FillTarget, GatherRows, Linear, LinearAddNorm, LinearOut,
     LinearSwiglu, OpsError, Rows, ScratchNeeds, Storage, Summation, Tensor,
 };
 
-const ROWS: [usize; 5] = [1, 8, 16, 32, 64];
+const ROWS: [usize; 7] = [1, 8, 16, 24, 32, 48, 64];
 const HIDDEN: usize = 5120;
 const INTERMEDIATE: usize = 17408;
 const VOCABULARY: usize = 248_320;
@@ -31,12 +29,11 @@ const PERIOD: usize = 4;
 /// Weights of a shape that are timed in turn: well above any cache.
 const ROTATION_BYTES: usize = 1 << 30;
 const ROUNDS: usize = 3;
-const PRODUCT_SECONDS: f64 = 0.05;
-const FORWARD_SECONDS: f64 = 0.5;
+const ROUND_SECONDS: f64 = 0.3;
 
 type Buf<T> = <Cuda as Backend>::Buf<T>;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), OpsError> {
     let cuda = match Cuda::open(0) {
         Ok(cuda) => cuda,
         Err(error) => {
@@ -46,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let layers = std::env::args().find_map(|argument| argument.parse().ok());
     let mut model = Model::new(&cuda, layers.unwrap_or(LAYERS_DEFAULT))?;
-    let copy = copy_rate()?;
+    let copy = copy_rate(&cuda)?;
     println!(
         "{}, {} layers; copy {copy:.0} GB/s",
         cuda.name(),
@@ -62,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut cells = Vec::new();
         for rows in ROWS {
             model.set_rows(rows)?;
-            let seconds = time(&cuda, PRODUCT_SECONDS, &mut || {
+            let seconds = time(&cuda, &mut || {
                 (0..count).try_for_each(|layer| model.product(product, layer, rows))
             })?;
             cells.push(rate((count * bytes) as f64, seconds, copy));
@@ -73,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut cells = Vec::new();
     for rows in ROWS {
         model.set_rows(rows)?;
-        let seconds = time(&cuda, FORWARD_SECONDS, &mut || model.forward(rows))?;
+        let seconds = time(&cuda, &mut || model.forward(rows))?;
         let rate = rate(bytes as f64, seconds, copy);
         cells.push(format!("{:.3} ms, {rate}", seconds * 1e3));
     }
@@ -88,11 +85,7 @@ fn rate(bytes: f64, seconds: f64, copy: f64) -> String {
 }
 
 /// Seconds of what `enqueue` enqueues, recorded and repeated.
-fn time(
-    cuda: &Cuda,
-    round_seconds: f64,
-    enqueue: &mut dyn FnMut() -> Result<(), OpsError>,
-) -> Result<f64, OpsError> {
+fn time(cuda: &Cuda, enqueue: &mut dyn FnMut() -> Result<(), OpsError>) -> Result<f64, OpsError> {
     enqueue()?;
     let graph = cuda.record(enqueue)?.expect("CUDA has graphs");
     let done = cuda.alloc::<u32>(1)?;
@@ -108,7 +101,7 @@ fn time(
     };
     run(1)?;
     let once = run(1)?;
-    let count = (round_seconds / once).ceil() as usize;
+    let count = (ROUND_SECONDS / once).ceil() as usize;
     let mut rounds = (0..ROUNDS)
         .map(|_| run(count))
         .collect::<Result<Vec<f64>, _>>()?;
@@ -116,24 +109,35 @@ fn time(
     Ok(rounds[ROUNDS / 2])
 }
 
-/// GB/s read and written by the driver's copy.
-fn copy_rate() -> Result<f64, DriverError> {
-    const BYTES: usize = 1 << 30;
-    const COUNT: usize = 50;
-    let stream = CudaContext::new(0)?.new_stream()?;
-    let from = stream.alloc_zeros::<u8>(BYTES)?;
-    let mut to = stream.alloc_zeros::<u8>(BYTES)?;
-    let mut run = || -> Result<f64, DriverError> {
-        stream.synchronize()?;
-        let start = Instant::now();
-        for _ in 0..COUNT {
-            stream.memcpy_dtod(&from, &mut to)?;
-        }
-        stream.synchronize()?;
-        Ok((2 * BYTES * COUNT) as f64 / start.elapsed().as_secs_f64() / 1e9)
-    };
-    run()?;
-    run()
+/// GB/s read and written by a copy of large rows.
+fn copy_rate(cuda: &Cuda) -> Result<f64, OpsError> {
+    const COUNT: usize = 512;
+    const DIM: usize = 1 << 20;
+    let live = put(cuda, &[COUNT as u32, 1])?;
+    let order: Vec<u32> = (0..COUNT as u32).collect();
+    let source = put(cuda, &order)?;
+    let mut x = cuda.alloc::<bf16>(COUNT * DIM)?;
+    fill(cuda, FillTarget::Bf16(&mut x), 1.0)?;
+    let mut out = cuda.alloc::<bf16>(COUNT * DIM)?;
+    let seconds = time(cuda, &mut || {
+        cuda.gather_rows(GatherRows {
+            rows: Rows {
+                capacity: COUNT,
+                live: &live,
+            },
+            source: &source,
+            dim: DIM,
+            x: &x,
+            out: &mut out,
+        })
+    })?;
+    Ok((2 * COUNT * DIM * size_of::<bf16>()) as f64 / seconds / 1e9)
+}
+
+fn put<T: ops::Element>(cuda: &Cuda, values: &[T]) -> Result<Buf<T>, OpsError> {
+    let mut buf = cuda.alloc(values.len())?;
+    cuda.upload(values, &mut buf, 0)?;
+    Ok(buf)
 }
 
 fn fill(cuda: &Cuda, values: FillTarget<'_, Cuda>, deviation: f32) -> Result<(), OpsError> {

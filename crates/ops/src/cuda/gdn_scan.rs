@@ -21,7 +21,7 @@ const CHUNK: Entry = Entry {
 const COLUMNS: usize = 64;
 const THREADS: u32 = 128;
 /// `sizeof(Shared)`.
-const SHARED_BYTES: u32 = 65_792;
+const SHARED_BYTES: u32 = 65_808;
 /// Blocks on a multiprocessor at most.
 const RESIDENT_MAX: u32 = 3;
 /// Bytes of the states that a block keeps in global memory: all slots but one.
