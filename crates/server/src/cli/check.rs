@@ -84,29 +84,31 @@ fn object(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -
     })
 }
 
+/// What a check of tensors found.
+fn tensors(report: &engine::CheckReport) -> String {
+    let mut text = format!(
+        "{} tensors, {} values, all finite",
+        report.tensors,
+        grouped(report.values)
+    );
+    if report.skipped > 0 {
+        text += &format!("; {} tensors skipped by rule", report.skipped);
+    }
+    text
+}
+
 fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -> String {
     let info = &output.info;
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
-    let report = |report: &engine::CheckReport| {
-        let mut text = format!(
-            "{} tensors, {} values, all finite",
-            report.tensors,
-            grouped(report.values)
-        );
-        if report.skipped > 0 {
-            text += &format!("; {} tensors skipped by rule", report.skipped);
-        }
-        text
-    };
     row(
         "model",
         format!("{} ({})", checkpoints.model_path, info.model_type),
     );
     let target = output.target.as_ref();
-    row("target", target.map_or("dummy weights".to_owned(), report));
+    row("target", target.map_or("dummy weights".to_owned(), tensors));
     let drafter = match (&output.drafter, &output.target) {
-        (Some(drafter), _) => report(drafter),
+        (Some(drafter), _) => tensors(drafter),
         (None, None) if checkpoints.drafter.is_some() => "dummy weights".to_owned(),
         (None, _) => "none".to_owned(),
     };

@@ -255,7 +255,7 @@ impl Client {
                 status: status.as_u16(),
                 with_token,
             },
-            (code, 404) if code.is_empty() => HubError::Unknown {
+            ("", 404) => HubError::Unknown {
                 id,
                 endpoint,
                 with_token,

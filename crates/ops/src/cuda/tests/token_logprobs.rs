@@ -70,17 +70,22 @@ fn check(vocab_used: usize, vocab_rows: usize) {
     assert_eq!(get(&cuda, &gpu_ids), *top_ids, "{what}");
     let found = [get(&cuda, &gpu_logprob), get(&cuda, &gpu_logprobs)];
     for (found, expected) in found.iter().zip([&logprob, &top_logprobs]) {
-        let kept = |p: &&f32| p.to_bits() != POISON;
-        let count = expected.iter().filter(kept).count();
-        assert_eq!(
-            found.iter().filter(kept).count(),
-            count,
-            "{what}: entries of others"
-        );
-        for first in (0..found.len()).step_by(EMIT_MAX) {
-            let range = first..first + EMIT_MAX;
-            assert_logprobs(&found[range.clone()], &expected[range], &what);
-        }
+        compare(found, expected, &what);
+    }
+}
+
+/// The same entries are written, with the same values.
+fn compare(found: &[f32], expected: &[f32], what: &str) {
+    let kept = |p: &&f32| p.to_bits() != POISON;
+    let count = expected.iter().filter(kept).count();
+    assert_eq!(
+        found.iter().filter(kept).count(),
+        count,
+        "{what}: entries of others"
+    );
+    for first in (0..found.len()).step_by(EMIT_MAX) {
+        let range = first..first + EMIT_MAX;
+        assert_logprobs(&found[range.clone()], &expected[range], what);
     }
 }
 
