@@ -78,7 +78,7 @@ __device__ __forceinline__ void keep_history(const GdnLayer& layer, const GdnSiz
 extern "C" __global__ void __launch_bounds__(COMMIT_THREADS)
     gdn_commit(const __grid_constant__ GdnCommitParams p) {
     pdl_launch();
-    const GdnLayer& layer = p.layers[blockIdx.x];
+    const GdnLayer layer = p.layers[blockIdx.x];
     const uint32_t items = p.batch.live[1] * EMIT_MAX;
     pdl_wait();
     for (uint32_t item = blockIdx.y; item < items; item += gridDim.y) {

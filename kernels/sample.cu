@@ -117,8 +117,15 @@ extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 2) sample_segments
                  p.ranked + ((size_t)row * p.segments + blockIdx.x) * RANKED);
 }
 
+// Blocks on a multiprocessor; on sm_120 two would leave a register too few.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#define PICK_RESIDENT 1
+#else
+#define PICK_RESIDENT 2
+#endif
+
 // A group of blocks (x) for each row (y).
-extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_pick(
+extern "C" __global__ void __launch_bounds__(PICK_THREADS, PICK_RESIDENT) sample_pick(
     const __grid_constant__ SampleParams p) {
     __shared__ PickShared shared;
     pdl_launch();
