@@ -8,8 +8,8 @@ use crate::cuda::gdn_scan;
 use crate::limits::DEPTH_MAX;
 use crate::testing::{Segment, batch, floats};
 use crate::{
-    Backend, Batch, ConvTree, Cpu, Cuda, Element, GdnJournal, GdnMode, GdnScan,
-    GdnShape, GdnState, ScratchNeeds, Slots, TreeTables, TreeTablesFrom,
+    Backend, Batch, ConvTree, Cpu, Cuda, Element, GdnJournal, GdnMode, GdnScan, GdnShape, GdnState,
+    ScratchNeeds, Slots, TreeTables, TreeTablesFrom,
 };
 
 mod commit;
