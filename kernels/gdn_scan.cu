@@ -1,22 +1,27 @@
 // Gated DeltaNet over trees and chunks: a depth-first scan with the state in registers.
 //
-// A block takes 64 columns of a value head of a sequence at a time: it loads the state, replays the
-// rows that the last step accepted, then visits the rows. Of a tree the state after row 0 is stored
-// (row 0 is always accepted), of a chunk the state after the last row. Nothing else of a state
-// leaves the multiprocessor.
-#include "gdn_plan.cuh"
+// A group of four warps takes 64 columns of a value head of a sequence at a time: it loads the
+// state, replays the rows that the last step accepted, then visits the rows. Of a tree the state
+// after row 0 is stored (row 0 is always accepted), of a chunk the state after the last row. Nothing
+// else of a state leaves the multiprocessor.
+//
+// A block fills a multiprocessor with up to three groups, and work is dealt to the first groups of
+// all blocks before the second ones: blocks of one group each would be placed on whichever
+// multiprocessors the kernel in front leaves first, two or three on some and none on others.
 #include "gdn_scan.cuh"
 
+constexpr int GROUPS_MAX = 3;
+
 // As the launch has it (crates/ops/src/cuda/gdn_scan.rs).
-static_assert(sizeof(Shared) == 65808, "shared memory of a block");
+static_assert(sizeof(Shared) == 64528, "shared memory of a group");
 
 struct GdnScanParams {
     Batch batch;
     Tree tree;
     const uint32_t* pending;
     GdnSizes sizes;
-    // Load the state and replay in front of the wait: both are of an earlier step.
-    uint32_t early;
+    // 1: trees, 0: chunks.
+    uint32_t is_tree;
     float* state;
     bf16* conv;
     const bf16* pending_kv;
@@ -27,11 +32,11 @@ struct GdnScanParams {
     const float* gate;
     const float* scale;
     bf16* out;
-    // [blocks][SCAN_SLOTS_MAX - 1][STATE_PIECES].
+    // [blocks][groups][SCAN_SLOTS_MAX - 1][STATE_PIECES].
     float4* deep;
 };
 
-// The part of a sequence that a block works on.
+// The part of a sequence that a group works on.
 struct Item {
     uint32_t slot;
     uint32_t start;
@@ -42,42 +47,64 @@ struct Item {
     uint32_t pending;
 };
 
-// Where rows lie: addresses of row 0 and strides in values.
-struct Source {
-    const bf16* key;
-    const bf16* query;
-    const bf16* value;
-    size_t stride;
-    const float* gate;
-    size_t gate_stride;
-    const float* scale;
-    size_t scale_stride;
-};
-
 __device__ __forceinline__ Item item_of(const GdnScanParams& p, uint32_t number) {
     const uint32_t heads = p.sizes.value_heads;
     const uint32_t sequence = number / (heads * SLICES), part = number % (heads * SLICES);
     Item item;
-    item.slot = p.batch.sequence_slot[sequence];
-    item.start = p.batch.sequence_start[sequence];
-    item.rows = item.slot == NONE ? 0 : p.batch.sequence_rows[sequence];
+    const uint32_t rows = p.batch.sequence_rows[sequence];
+    item.slot = common(p.batch.sequence_slot[sequence]);
+    item.start = common(p.batch.sequence_start[sequence]);
+    item.rows = item.slot == NONE ? 0 : common(rows);
     item.head = part / SLICES;
     item.key_head = item.head / (heads / p.sizes.key_heads);
     item.slice = part % SLICES;
-    item.pending = item.rows == 0 ? 0 : min(p.pending[item.slot], DEPTH_MAX);
+    item.pending = item.rows == 0 ? 0 : min(common(p.pending[item.slot]), DEPTH_MAX);
     return item;
 }
+
+// What a group carries through an item.
+struct Scan {
+    const GdnScanParams& p;
+    Shared& shared;
+    Item item;
+    Lane lane;
+    LaneState s;
+};
+
+// Threads of the group meet.
+__device__ __forceinline__ void meet() {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / THREADS + 1), "n"(THREADS) : "memory");
+}
+
+// Where rows lie: the addresses of row 0 and strides in values. A pending row has no query: its key
+// and 1 / |k| stand in for what makes an output, which nobody writes.
+struct Source {
+    const bf16* key;
+    const bf16* query;
+    const bf16* value;
+    uint32_t stride;
+    const float* gate;
+    uint32_t gate_stride;
+    const float* query_factor;
+    const float* key_factor;
+    const float* product;
+    uint32_t scale_stride;
+};
 
 __device__ __forceinline__ Source nodes_of(const GdnScanParams& p, const Item& item) {
     const uint32_t key = key_width(p.sizes), all = channels(p.sizes);
     const bf16* qkv = p.qkv + (size_t)item.start * all;
+    const float* scale =
+        p.scale + ((size_t)item.start * p.sizes.key_heads + item.key_head) * SCALES;
     return {qkv + key + item.key_head * KEY_DIM,
             qkv + item.key_head * KEY_DIM,
             qkv + 2 * key + item.head * VALUE_DIM + item.slice * COLUMNS,
             all,
             p.gate + ((size_t)item.start * p.sizes.value_heads + item.head) * 2,
             p.sizes.value_heads * 2,
-            p.scale + ((size_t)item.start * p.sizes.key_heads + item.key_head) * SCALES,
+            scale,
+            scale + 1,
+            scale + 2,
             p.sizes.key_heads * SCALES};
 }
 
@@ -85,49 +112,53 @@ __device__ __forceinline__ Source pending_of(const GdnScanParams& p, const Item&
     const uint32_t key = key_width(p.sizes), stride = key + value_width(p.sizes);
     const size_t first = (size_t)item.slot * DEPTH_MAX;
     const bf16* kv = p.pending_kv + first * stride;
+    const float* scale = p.pending_scale + first * p.sizes.key_heads + item.key_head;
     return {kv + item.key_head * KEY_DIM,
-            nullptr,
+            kv + item.key_head * KEY_DIM,
             kv + key + item.head * VALUE_DIM + item.slice * COLUMNS,
             stride,
             p.pending_gate + (first * p.sizes.value_heads + item.head) * 2,
             p.sizes.value_heads * 2,
-            p.pending_scale + first * p.sizes.key_heads + item.key_head,
+            scale,
+            scale,
+            scale,
             p.sizes.key_heads};
 }
 
-template <int BYTES>
-__device__ __forceinline__ void copy_small_async(void* shared, const void* global) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)),
-                 "l"(global), "n"(BYTES));
+__device__ __forceinline__ void copy4_async(void* shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)),
+                 "l"(global));
 }
 
-// Starts to copy `rows` rows, row_of(0), row_of(1), ... of the source.
-template <bool NODES, class RowOf>
+// Starts to copy row `row` of the source to raw row `to`: a lane has 16 bytes of k or q, lanes 0-7
+// also 16 bytes of v, lanes 8-12 a scalar each.
+__device__ __forceinline__ void fetch_row(RawRow& to, const Source& source, uint32_t row) {
+    const uint32_t lane = threadIdx.x % 32;
+    const size_t at = (size_t)row * source.stride;
+    const bf16* head = lane < 16 ? source.key : source.query - KEY_DIM;
+    copy16_async(shared_address(to.key_query + lane * 8), head + at + lane * 8);
+    const float* gate = source.gate + (size_t)row * source.gate_stride;
+    const size_t scale = (size_t)row * source.scale_stride;
+    if (lane < COLUMNS / 8) {
+        copy16_async(shared_address(to.value + lane * 8), source.value + at + lane * 8);
+    } else if (lane < 10) {
+        copy4_async(&to.decay_log + (lane - 8), gate + (lane - 8));
+    } else if (lane == 10) {
+        copy4_async(&to.query_factor, source.query_factor + scale);
+    } else if (lane == 11) {
+        copy4_async(&to.key_factor, source.key_factor + scale);
+    } else if (lane == 12) {
+        copy4_async(&to.product, source.product + scale);
+    }
+}
+
+// Starts to copy `rows` rows, row_of(0), row_of(1), ...: each warp every fourth.
+template <class RowOf>
 __device__ __forceinline__ void fetch(Shared& shared, const Source& source, uint32_t rows,
                                       RowOf row_of) {
-    constexpr uint32_t HEAD_PIECES = KEY_DIM / 8, VALUE_PIECES = COLUMNS / 8;
-    constexpr uint32_t KEY_PIECES = NODES ? 2 * HEAD_PIECES : HEAD_PIECES;
-    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += THREADS) {
-        const uint32_t to = x / KEY_PIECES, piece = x % KEY_PIECES;
-        const bf16* from = piece < HEAD_PIECES ? source.key : source.query - KEY_DIM;
-        copy16_async(shared_address(shared.raw[to].key_query + piece * 8),
-                     from + row_of(to) * source.stride + piece * 8);
-    }
-    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += THREADS) {
-        const uint32_t to = x / VALUE_PIECES, piece = x % VALUE_PIECES;
-        copy16_async(shared_address(shared.raw[to].value + piece * 8),
-                     source.value + row_of(to) * source.stride + piece * 8);
-    }
-    if (threadIdx.x < rows) {
-        const size_t row = row_of(threadIdx.x);
-        RawScalars& to = shared.raw_scalars[threadIdx.x];
-        const float* scale = source.scale + row * source.scale_stride;
-        copy_small_async<8>(&to.decay_log, source.gate + row * source.gate_stride);
-        copy_small_async<4>(&to.key_factor, NODES ? scale + 1 : scale);
-        if (NODES) {
-            copy_small_async<4>(&to.query_factor, scale);
-            copy_small_async<4>(&to.product, scale + 2);
-        }
+#pragma unroll 1
+    for (uint32_t n = threadIdx.x % THREADS / 32; n < rows; n += WARPS) {
+        fetch_row(shared.raw[n], source, row_of(n));
     }
     copy_commit();
 }
@@ -142,105 +173,74 @@ __device__ __forceinline__ void widen(float* to, const bf16* from, float factor)
                          __fmul_rn(values[6], factor), __fmul_rn(values[7], factor));
 }
 
-// Waits for the copies and turns raw row raw_of(n) into row n of the chunk.
-template <bool NODES, class RawOf>
-__device__ __forceinline__ void land(Shared& shared, uint32_t rows, RawOf raw_of) {
-    constexpr uint32_t HEAD_PIECES = KEY_DIM / 8, VALUE_PIECES = COLUMNS / 8;
-    constexpr uint32_t KEY_PIECES = NODES ? 2 * HEAD_PIECES : HEAD_PIECES;
+// Waits for the copies and turns raw rows into rows. A warp turns what it copied itself, so warps
+// meet only before they overwrite the rows of the last chunk and before they read these.
+__device__ __forceinline__ void land(Shared& shared, uint32_t rows) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % THREADS / 32;
     copy_wait<0>();
-    __syncthreads();
-    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += THREADS) {
-        const uint32_t to = x / KEY_PIECES, at = x % KEY_PIECES * 8;
-        widen(shared.rows[to].key_query + at, shared.raw[raw_of(to)].key_query + at, 1.0f);
-    }
-    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += THREADS) {
-        const uint32_t to = x / VALUE_PIECES, at = x % VALUE_PIECES * 8;
-        const RawScalars& raw = shared.raw_scalars[raw_of(to)];
-        widen(shared.rows[to].value + at, shared.raw[raw_of(to)].value + at,
-              __fmul_rn(raw.key_factor, raw.beta));
-    }
-    if (threadIdx.x < rows) {
-        const RawScalars& raw = shared.raw_scalars[raw_of(threadIdx.x)];
-        const float decay = expf(raw.decay_log);
-        const float strength = __fmul_rn(__fmul_rn(raw.key_factor, raw.beta), raw.key_factor);
-        RowScalars& to = shared.scalars[threadIdx.x];
-        to.decay = decay;
-        to.error = __fmul_rn(strength, decay);
-        if (NODES) {
-            to.read = __fmul_rn(raw.query_factor, decay);
-            to.direct = __fmul_rn(raw.query_factor, raw.product);
+    meet();
+#pragma unroll 1
+    for (uint32_t n = warp; n < rows; n += WARPS) {
+        const RawRow& raw = shared.raw[n];
+        widen(shared.rows[n].key + lane * 8, raw.key_query + lane * 8, 1.0f);
+        if (lane < COLUMNS / 8) {
+            widen(shared.rows[n].value + lane * 8, raw.value + lane * 8,
+                  __fmul_rn(raw.key_factor, raw.beta));
         }
     }
-    __syncthreads();
-}
-
-// What the scan of an item carries.
-struct Scan {
-    const GdnScanParams& p;
-    Shared& shared;
-    Lane lane;
-    // Offset of the item's state in units of 16 bytes, and of its first output.
-    uint32_t state;
-    uint32_t out;
-    LaneState s;
-};
-
-__device__ __forceinline__ float4 value_of(const Scan& scan, uint32_t row) {
-    return *reinterpret_cast<const float4*>(scan.shared.rows[row].value + scan.lane.column);
-}
-
-__device__ __forceinline__ void replay(Scan& scan, uint32_t rows) {
-    LaneVector key;
-    const Shared& shared = scan.shared;
-    load_vector(key, shared.rows[0].key_query, scan.lane.share);
-#pragma unroll 1
-    for (uint32_t n = 0; n < rows; n++) {
-        advance(scan.s, key, shared.scalars[n], value_of(scan, n), shared.rows[n + 1], scan.lane);
+    const uint32_t n = warp + lane * WARPS;
+    if (lane < CHUNK / WARPS && n < rows) {
+        const RawRow& raw = shared.raw[n];
+        const float decay = expf(raw.decay_log);
+        const float strength = __fmul_rn(__fmul_rn(raw.key_factor, raw.beta), raw.key_factor);
+        *reinterpret_cast<float4*>(&shared.rows[n].decay) =
+            make_float4(decay, __fmul_rn(strength, decay), __fmul_rn(raw.query_factor, decay),
+                        __fmul_rn(raw.query_factor, raw.product));
     }
+    meet();
 }
 
-// Slot `number` of this block, from 1 on.
+// Slot `number` of this group, from 1 on.
 __device__ __forceinline__ float4* slot_at(const Scan& scan, uint32_t number) {
-    const size_t slot = (size_t)blockIdx.x * (SCAN_SLOTS_MAX - 1) + number - 1;
+    const uint32_t group = blockIdx.x * (blockDim.x / THREADS) + threadIdx.x / THREADS;
+    const size_t slot = (size_t)group * (SCAN_SLOTS_MAX - 1) + number - 1;
     return scan.p.deep + slot * STATE_PIECES;
 }
 
 __device__ __forceinline__ float4* state_at(const Scan& scan) {
-    return reinterpret_cast<float4*>(scan.p.state) + scan.state;
+    const Item& item = scan.item;
+    const size_t head = (size_t)item.slot * scan.p.sizes.value_heads + item.head;
+    return reinterpret_cast<float4*>(scan.p.state) + (head * SLICES + item.slice) * STATE_PIECES;
 }
 
-// Rows first .. first + rows of the segment, which stand in the chunk; the state is stored after
-// row `stored`.
-template <bool TREE>
-__device__ __forceinline__ void scan_chunk(Scan& scan, uint32_t first, uint32_t rows,
-                                           uint32_t stored) {
-    Shared& shared = scan.shared;
+// Visits plan[0 .. rows]; outputs go to `out` and on. The state is stored behind visit `stored`.
+__device__ __forceinline__ void visit_rows(Scan& scan, const uint32_t* plan, uint32_t rows,
+                                           bf16* out, uint32_t stored) {
     const Lane& lane = scan.lane;
+    const uint32_t chunk = shared_address(scan.shared.rows);
+    const uint32_t width = value_width(scan.p.sizes);
     LaneVector key, query;
-    uint32_t word = TREE ? shared.plan[first] : 0;
-    load_vector(key, shared.rows[0].key_query, lane.share);
-    load_vector(query, shared.rows[0].key_query + KEY_DIM, lane.share);
+    uint32_t word = common(plan[0]);
+    load_vector(key, chunk + plan_place(word) * sizeof(Row), lane);
+    load_vector(query, chunk + plan_place(word) * sizeof(Row) + offsetof(Row, query), lane);
 #pragma unroll 1
     for (uint32_t n = 0; n < rows; n++) {
-        const uint32_t now = word, from = plan_restore(now), to = plan_save(now);
-        if (TREE) word = shared.plan[first + n + 1];
-        if (TREE && __builtin_expect(from != NO_SLOT, 0)) {
-            if (from == 0) restore(scan.s, shared.slot);
+        const uint32_t next = common(plan[n + 1]), from = plan_restore(word), to = plan_save(word);
+        if (__builtin_expect(from != NO_SLOT, 0)) {
+            if (from == 0) restore(scan.s, scan.shared.slot);
             else restore(scan.s, slot_at(scan, from));
         }
-        const float o = visit(scan.s, key, query, shared.scalars[n], value_of(scan, n),
-                              shared.rows[n + 1], lane, TREE && plan_is_leaf(now));
-        const uint32_t row = TREE ? plan_row(now) : first + n;
-        const uint32_t column = lane.column + lane.share / 2;
-        if (lane.share % 2 == 0) {
-            scan.p.out[scan.out + row * value_width(scan.p.sizes) + column] =
-                __float2bfloat16_rn(o);
+        const float o = visit(scan.s, key, query, chunk + plan_place(word) * sizeof(Row),
+                              chunk + plan_place(next) * sizeof(Row), lane, word & PLAN_LEAF);
+        if (!(word & PLAN_SILENT) && lane.share % 2 == 0) {
+            out[plan_row(word) * width] = __float2bfloat16_rn(o);
         }
-        if (TREE && __builtin_expect(to != NO_SLOT, 0)) {
-            if (to == 0) save(scan.s, shared.slot);
+        if (__builtin_expect(to != NO_SLOT, 0)) {
+            if (to == 0) save(scan.s, scan.shared.slot);
             else save(scan.s, slot_at(scan, to));
         }
-        if (__builtin_expect(first + n == stored, 0)) store_state(scan.s, state_at(scan), lane);
+        if (__builtin_expect(n == stored, 0)) store_state(scan.s, state_at(scan), lane);
+        word = next;
     }
 }
 
@@ -251,7 +251,7 @@ __device__ __forceinline__ void roll_history(const GdnScanParams& p, const Item&
     bf16* history = p.conv + (size_t)item.slot * HISTORY * all;
     const bf16* mixed = p.mixed + (size_t)item.start * p.sizes.mixed_stride;
     const uint32_t part = item.head * SLICES + item.slice;
-    for (uint32_t x = part * THREADS + threadIdx.x; x < all / 8; x += items * THREADS) {
+    for (uint32_t x = part * THREADS + threadIdx.x % THREADS; x < all / 8; x += items * THREADS) {
         uint4 last[HISTORY];
 #pragma unroll
         for (uint32_t t = 0; t < HISTORY; t++) {
@@ -268,89 +268,90 @@ __device__ __forceinline__ void roll_history(const GdnScanParams& p, const Item&
     }
 }
 
-// Starts to copy the first chunk of the item's rows. A tree that fits one chunk is copied in the
-// order of its rows, since the plan is not known yet.
-template <bool TREE>
-__device__ __forceinline__ void begin(Shared& shared, const GdnScanParams& p, const Item& item,
-                                      const Source& nodes) {
-    const bool planned = TREE && item.rows > CHUNK;
-    if (TREE && threadIdx.x < 32 && planned) {
-        make_plan(shared.plan, p.tree, item.start, item.rows);
+// Rows of a chunk in the order in which they stand.
+__device__ __forceinline__ void list_plan(Shared& shared, uint32_t flags) {
+    const uint32_t n = threadIdx.x % THREADS;
+    if (n < CHUNK) shared.plan[n] = list_word(n, flags);
+}
+
+// Starts to copy a chunk of the item's rows. Of a tree the plan says which they are, unless one
+// chunk takes all: then they are copied in their own order, since the plan takes as long.
+__device__ __forceinline__ void fetch_chunk(Scan& scan, uint32_t first) {
+    const Shared& shared = scan.shared;
+    const bool planned = scan.p.is_tree && scan.item.rows > CHUNK;
+    fetch(scan.shared, nodes_of(scan.p, scan.item), min(scan.item.rows - first, CHUNK),
+          [&](uint32_t n) { return planned ? plan_row(shared.plan[first + n]) : first + n; });
+}
+
+// Makes the plan of the item's rows and starts to copy the first of them.
+__device__ __forceinline__ void begin(Scan& scan, bool& waited) {
+    if (!waited) pdl_wait();
+    waited = true;
+    const Item& item = scan.item;
+    const bool planned = scan.p.is_tree && item.rows > CHUNK;
+    if (!planned) fetch_chunk(scan, 0);
+    if (!scan.p.is_tree) list_plan(scan.shared, 0);
+    else if (threadIdx.x % THREADS < 32) {
+        make_plan(scan.shared.plan, scan.p.tree, item.start, item.rows, CHUNK);
     }
-    if (planned) __syncthreads();
-    fetch<true>(shared, nodes, min(item.rows, CHUNK), [&](uint32_t n) {
-        return planned ? plan_row(shared.plan[n]) : n;
-    });
-    if (TREE && threadIdx.x < 32 && !planned) {
-        make_plan(shared.plan, p.tree, item.start, item.rows);
+    if (planned) {
+        meet();
+        fetch_chunk(scan, 0);
     }
 }
 
-template <bool TREE>
-__device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p, const Item& item,
-                                          bool& waited) {
-    const uint32_t heads = p.sizes.value_heads;
-    const uint32_t column = item.head * VALUE_DIM + item.slice * COLUMNS;
-    Scan scan = {p, shared, this_lane(),
-                 (item.slot * heads * VALUE_DIM + column) * (KEY_DIM / 4),
-                 item.start * heads * VALUE_DIM + column};
+// Brings the state up to date with the rows that the last step accepted, then visits the item's
+// rows chunk by chunk. One loop, so that its code is at hand when the rows arrive.
+__device__ __forceinline__ void scan_item(Scan& scan, bool& waited) {
+    const Item& item = scan.item;
+    Shared& shared = scan.shared;
+    const uint32_t width = value_width(scan.p.sizes);
+    const uint32_t column = item.head * VALUE_DIM + item.slice * COLUMNS + scan.lane.column;
+    bf16* out = scan.p.out + (size_t)item.start * width + column + scan.lane.share / 2;
     load_state(scan.s, state_at(scan), scan.lane);
-    const Source nodes = nodes_of(p, item);
-    if (item.pending > 0) {
-        fetch<false>(shared, pending_of(p, item), item.pending, [](uint32_t n) { return n; });
-        land<false>(shared, item.pending, [](uint32_t n) { return n; });
-    }
-    if (waited) begin<TREE>(shared, p, item, nodes);
-    replay(scan, item.pending);
-    if (!waited) {
-        pdl_wait();
-        waited = true;
-        begin<TREE>(shared, p, item, nodes);
-    }
-    const bool in_row_order = TREE && item.rows <= CHUNK;
-    const uint32_t stored = TREE ? 0 : item.rows - 1;
-    for (uint32_t first = 0; first < item.rows; first += CHUNK) {
-        const uint32_t rows = min(item.rows - first, CHUNK), next = first + CHUNK;
-        land<true>(shared, rows, [&](uint32_t n) {
-            return in_row_order ? plan_row(shared.plan[n]) : n;
-        });
-        if (next < item.rows) {
-            fetch<true>(shared, nodes, min(item.rows - next, CHUNK), [&](uint32_t n) {
-                return TREE ? plan_row(shared.plan[next + n]) : next + n;
-            });
+    bool replays = item.pending > 0, begun = false;
+    for (uint32_t first = 0; first < item.rows;) {
+        if (replays) {
+            fetch(shared, pending_of(scan.p, item), item.pending, [](uint32_t n) { return n; });
+            list_plan(shared, PLAN_SILENT);
+        } else if (!begun) {
+            begin(scan, waited);
+            begun = true;
         }
-        scan_chunk<TREE>(scan, first, rows, stored);
+        const uint32_t rows = replays ? item.pending : min(item.rows - first, CHUNK);
+        const uint32_t next = replays ? 0 : first + CHUNK;
+        land(shared, rows);
+        if (!replays && next < item.rows) fetch_chunk(scan, next);
+        const bool in_plan = scan.p.is_tree && !replays;
+        const uint32_t last = scan.p.is_tree ? 0 : item.rows - 1;
+        visit_rows(scan, shared.plan + (in_plan ? first : 0), rows,
+                   out + (in_plan ? 0 : (size_t)first * width), replays ? NONE : last - first);
+        if (replays) meet();
+        first = next;
+        replays = false;
     }
-    if (!TREE) roll_history(p, item);
-    __syncthreads();
+    if (!scan.p.is_tree) roll_history(scan.p, item);
+    meet();
 }
 
-template <bool TREE>
-__device__ __forceinline__ void scan(const GdnScanParams& p) {
+// Grid: blocks of one to GROUPS_MAX groups, with `Shared` for each.
+extern "C" __global__ void __launch_bounds__(THREADS* GROUPS_MAX, 1)
+    gdn_scan(const __grid_constant__ GdnScanParams p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    Shared& shared = *reinterpret_cast<Shared*>(memory);
     pdl_launch();
+    const uint32_t group = common(threadIdx.x / THREADS), thread = threadIdx.x % THREADS;
+    const uint32_t groups = gridDim.x * (blockDim.x / THREADS);
     // The tables that tell which sequence has which slot and rows are filled in front of a step.
-    // Blocks without work leave at once, without the wait: they would hold places that the next
-    // kernel's blocks then take in an uneven way. Block 0 always waits, and a kernel has not ended
-    // before all of its blocks have.
-    const uint32_t items = p.batch.live[1] * p.sizes.value_heads * SLICES;
-    if (blockIdx.x > 0 && blockIdx.x >= items) return;
-    bool waited = !p.early;
+    const uint32_t items = common(p.batch.live[1]) * p.sizes.value_heads * SLICES;
+    // A state and its pending rows are of an earlier step, so that both are read in front of the
+    // wait; a prompt's chunks may follow each other without a step between them.
+    bool waited = !p.is_tree;
     if (waited) pdl_wait();
-    for (uint32_t number = blockIdx.x; number < items; number += gridDim.x) {
-        const Item item = item_of(p, number);
-        if (item.rows > 0) scan_item<TREE>(shared, p, item, waited);
+    Scan scan = {p, reinterpret_cast<Shared*>(memory)[group], {},
+                 {thread % SHARE, thread / SHARE * LANE_COLUMNS}};
+    for (uint32_t n = blockIdx.x + group * gridDim.x; n < items; n += groups) {
+        scan.item = item_of(p, n);
+        if (scan.item.rows > 0) scan_item(scan, waited);
     }
     if (!waited) pdl_wait();
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 3)
-    gdn_scan_tree(const __grid_constant__ GdnScanParams p) {
-    scan<true>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 3)
-    gdn_scan_chunk(const __grid_constant__ GdnScanParams p) {
-    scan<false>(p);
 }

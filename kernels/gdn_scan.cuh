@@ -1,4 +1,4 @@
-// One step of the recurrence, and what a block keeps at hand for it.
+// One step of the recurrence, and what a group of warps keeps at hand for it.
 //
 // With S the state (columns of v against rows of k, kept transposed: [column][row]), k and q as
 // they stand behind the convolution and d = S k, f = S q taken from the state in front of the row:
@@ -7,38 +7,34 @@
 //
 // which is the recurrence on normalised q and k with nothing normalised element by element. Columns
 // never mix. Eight lanes share a column, 16 rows of k each: that alone fixes the order of the sums
-// and so the bits. A lane has parts of 4 columns, a warp 16 columns, a block 64: one warp for each
-// scheduler of a multiprocessor. A tree, a replay, a chunk and a single row all run `visit`, which
-// is why they agree to the bit.
-//
-// The loop over rows stays below 700 instructions: a longer one does not fit the innermost
-// instruction cache and runs at half the speed.
+// and so the bits. A lane has parts of 4 columns, a warp 16 columns, a group of four warps 64: one
+// warp for each scheduler of a multiprocessor. A tree, a replay, a chunk and a single row all run
+// `visit`, which is why they agree to the bit.
 #pragma once
 #include "gdn.cuh"
+#include "gdn_plan.cuh"
 
 constexpr int SHARE = 8;
 constexpr int LANE_ROWS = KEY_DIM / SHARE;
 constexpr int LANE_COLUMNS = 4;
 constexpr int WARP_COLUMNS = 32 / SHARE * LANE_COLUMNS;
-constexpr int COLUMNS = 4 * WARP_COLUMNS;
+constexpr int WARPS = 4;
+constexpr int COLUMNS = WARPS * WARP_COLUMNS;
 constexpr int SLICES = VALUE_DIM / COLUMNS;
-constexpr int THREADS = 128;
+constexpr int THREADS = 32 * WARPS;
 // Rows staged at a time.
 constexpr int CHUNK = 16;
-// A state of the block's columns in units of 16 bytes.
+// A state of the group's columns in units of 16 bytes.
 constexpr int STATE_PIECES = COLUMNS * KEY_DIM / 4;
 
 using LaneState = float[LANE_COLUMNS][LANE_ROWS];
 using LaneSums = float[LANE_COLUMNS];
 using LaneVector = float[LANE_ROWS];
 
-// A row as it comes from global memory, and its scalars.
+// A row as it comes from global memory: k, q, v of the group's columns, and its scalars.
 struct alignas(16) RawRow {
-    // k, then q.
     bf16 key_query[2 * KEY_DIM];
     bf16 value[COLUMNS];
-};
-struct alignas(16) RawScalars {
     float decay_log;
     float beta;
     float query_factor;
@@ -46,13 +42,12 @@ struct alignas(16) RawScalars {
     float product;
 };
 
-// A row as the lanes read it. `value` is r_k beta v.
+// A row as the lanes read it. `value` is r_k beta v, decay e^g, error r_k^2 beta e^g, read r_q e^g,
+// direct r_q (k.q).
 struct alignas(16) Row {
-    float key_query[2 * KEY_DIM];
+    float key[KEY_DIM];
+    float query[KEY_DIM];
     float value[COLUMNS];
-};
-// decay e^g; error r_k^2 beta e^g; read r_q e^g; direct r_q (k.q).
-struct alignas(16) RowScalars {
     float decay;
     float error;
     float read;
@@ -61,24 +56,34 @@ struct alignas(16) RowScalars {
 
 struct Shared {
     RawRow raw[CHUNK];
-    RawScalars raw_scalars[CHUNK];
-    // One more than a chunk has, and one more plan word: both are read ahead.
-    Row rows[CHUNK + 1];
+    Row rows[CHUNK];
+    // One word more than there can be visits, since the next one is read ahead.
     uint32_t plan[TREE_ROWS_MAX + 1];
-    RowScalars scalars[CHUNK];
     // One saved state; deeper ones go to global memory.
-    float4 slot[STATE_PIECES];
+    alignas(16) float4 slot[STATE_PIECES];
 };
 
 struct Lane {
     // Rows of k: four from 4 share on in each 32.
     uint32_t share;
-    // First of its columns within the block.
+    // First of its columns within the group.
     uint32_t column;
 };
 
-__device__ __forceinline__ Lane this_lane() {
-    return {threadIdx.x % SHARE, threadIdx.x / SHARE * LANE_COLUMNS};
+// A value that all lanes of the warp have in common, in a form from which the compiler sees it: a
+// branch on it cannot split the warp, so shuffles behind it need no check and mix with other work.
+__device__ __forceinline__ uint32_t common(uint32_t value) {
+    return __reduce_or_sync(~0u, value);
+}
+
+// 16 bytes of shared memory. By address: a pointer would be made anew from the block's window for
+// every row.
+__device__ __forceinline__ float4 load_shared(uint32_t address) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address));
+    return v;
 }
 
 __device__ __forceinline__ void put_piece(float* x, float4 piece) {
@@ -92,15 +97,15 @@ __device__ __forceinline__ float4 get_piece(const float* x) {
     return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-// Piece j of the lane's rows.
-__device__ __forceinline__ void load_piece(LaneVector& x, const float* vector, int j,
-                                           uint32_t share) {
-    put_piece(x + 4 * j, reinterpret_cast<const float4*>(vector)[j * SHARE + share]);
+// Piece j of the lane's rows of the vector at `address`.
+__device__ __forceinline__ void load_piece(LaneVector& x, uint32_t address, int j,
+                                           const Lane& lane) {
+    put_piece(x + 4 * j, load_shared(address + (j * SHARE + lane.share) * 16));
 }
 
-__device__ __forceinline__ void load_vector(LaneVector& x, const float* vector, uint32_t share) {
+__device__ __forceinline__ void load_vector(LaneVector& x, uint32_t address, const Lane& lane) {
 #pragma unroll
-    for (int j = 0; j < LANE_ROWS / 4; j++) load_piece(x, vector, j, share);
+    for (int j = 0; j < LANE_ROWS / 4; j++) load_piece(x, address, j, lane);
 }
 
 // sum[c] += s[c][FROM .. TO] x[FROM .. TO], in order.
@@ -126,34 +131,19 @@ __device__ __forceinline__ void add(LaneSums& sum, const LaneSums& x) {
     for (int c = 0; c < LANE_COLUMNS; c++) sum[c] = __fadd_rn(sum[c], x[c]);
 }
 
-__device__ __forceinline__ void write_of(LaneSums& w, const RowScalars& scalars,
-                                         const LaneSums& d, float4 value) {
-    const float v[LANE_COLUMNS] = {value.x, value.y, value.z, value.w};
-#pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) w[c] = __fmaf_rn(-scalars.error, d[c], v[c]);
-}
-
 // Takes a row in. The next key replaces this one piece by piece.
 __device__ __forceinline__ void take_in(LaneState& s, LaneVector& key, const LaneSums& w,
-                                        const Row& next, const Lane& lane) {
+                                        float decay, uint32_t next_key, const Lane& lane) {
 #pragma unroll
     for (int j = 0; j < LANE_ROWS / 4; j++) {
 #pragma unroll
         for (int row = 4 * j; row < 4 * j + 4; row++) {
 #pragma unroll
             for (int c = 0; c < LANE_COLUMNS; c++) {
-                s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
+                s[c][row] = __fmaf_rn(s[c][row], decay, __fmul_rn(key[row], w[c]));
             }
         }
-        load_piece(key, next.key_query, j, lane.share);
-    }
-}
-
-__device__ __forceinline__ void decay_state(LaneState& s, float decay) {
-#pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) {
-#pragma unroll
-        for (int row = 0; row < LANE_ROWS; row++) s[c][row] = __fmul_rn(s[c][row], decay);
+        load_piece(key, next_key, j, lane);
     }
 }
 
@@ -176,11 +166,12 @@ __device__ __forceinline__ float column_of(const LaneSums& x, const Lane& lane) 
     return lane.share & 4 ? high : low;
 }
 
-// One row: o of column share / 2 of the lane's four. The state takes the row in unless it is a
-// leaf, whose state nobody needs. Key and query become those of `next`.
+// The row at address `row`, whose key and query are at hand: o of column share / 2 of the lane's
+// four. The state takes the row in unless it is a leaf. Key and query become those of `next`.
 __device__ __forceinline__ float visit(LaneState& s, LaneVector& key, LaneVector& query,
-                                       const RowScalars& scalars, float4 value, const Row& next,
-                                       const Lane& lane, bool leaf) {
+                                       uint32_t row, uint32_t next, const Lane& lane, bool leaf) {
+    const float4 value = load_shared(row + offsetof(Row, value) + lane.column * 4);
+    const float4 scalars = load_shared(row + offsetof(Row, decay));
     LaneSums d, f, w, other;
     accumulate<0, LANE_ROWS>(d, s, key);
     exchange(other, d, 4);
@@ -191,45 +182,25 @@ __device__ __forceinline__ float visit(LaneState& s, LaneVector& key, LaneVector
     add(d, other);
     exchange(other, d, 1);
     accumulate<11, LANE_ROWS>(f, s, query);
-    load_vector(query, next.key_query + KEY_DIM, lane.share);
-    float read;
-    if (leaf) {
-        load_vector(key, next.key_query, lane.share);
-        read = column_sum(f, lane);
-        add(d, other);
-        write_of(w, scalars, d, value);
-    } else {
-        read = column_sum(f, lane);
-        decay_state(s, scalars.decay);
-        add(d, other);
-        write_of(w, scalars, d, value);
-        take_in(s, key, w, next, lane);
-    }
-    return __fmaf_rn(scalars.read, read, __fmul_rn(scalars.direct, column_of(w, lane)));
+    load_vector(query, next + offsetof(Row, query), lane);
+    const float read = column_sum(f, lane);
+    add(d, other);
+    w[0] = __fmaf_rn(-scalars.y, d[0], value.x);
+    w[1] = __fmaf_rn(-scalars.y, d[1], value.y);
+    w[2] = __fmaf_rn(-scalars.y, d[2], value.z);
+    w[3] = __fmaf_rn(-scalars.y, d[3], value.w);
+    if (leaf) load_vector(key, next, lane);
+    else take_in(s, key, w, scalars.x, next, lane);
+    return __fmaf_rn(scalars.z, read, __fmul_rn(scalars.w, column_of(w, lane)));
 }
 
-// A pending row: `visit` without an output.
-__device__ __forceinline__ void advance(LaneState& s, LaneVector& key, const RowScalars& scalars,
-                                        float4 value, const Row& next, const Lane& lane) {
-    LaneSums d, w, other;
-    accumulate<0, LANE_ROWS>(d, s, key);
-    exchange(other, d, 4);
-    add(d, other);
-    exchange(other, d, 2);
-    add(d, other);
-    exchange(other, d, 1);
-    decay_state(s, scalars.decay);
-    add(d, other);
-    write_of(w, scalars, d, value);
-    take_in(s, key, w, next, lane);
-}
-
-// Address of a lane's piece of the stored state of a block's columns, [COLUMNS][KEY_DIM].
+// Address of a lane's piece of the stored state of a group's columns, [COLUMNS][KEY_DIM].
 __device__ __forceinline__ uint32_t piece_at(const Lane& lane, int c, int j) {
     return (lane.column + c) * (KEY_DIM / 4) + j * SHARE + lane.share;
 }
 
-// A state is read and written once in a step: kept out of the way of what caches can hold.
+// A state is read and written once in a step: kept out of the way of what caches can hold. Its
+// addresses are made for each of both, not kept in registers from one to the other.
 __device__ __forceinline__ void load_state(LaneState& s, const float4* state, const Lane& lane) {
 #pragma unroll
     for (int c = 0; c < LANE_COLUMNS; c++) {
@@ -240,7 +211,8 @@ __device__ __forceinline__ void load_state(LaneState& s, const float4* state, co
     }
 }
 
-__device__ __forceinline__ void store_state(const LaneState& s, float4* state, const Lane& lane) {
+__device__ __forceinline__ void store_state(const LaneState& s, float4* state, Lane lane) {
+    asm volatile("" : "+r"(lane.share), "+r"(lane.column));
 #pragma unroll
     for (int c = 0; c < LANE_COLUMNS; c++) {
 #pragma unroll
@@ -254,13 +226,13 @@ __device__ __forceinline__ void store_state(const LaneState& s, float4* state, c
 __device__ __forceinline__ void save(const LaneState& s, float4* slot) {
 #pragma unroll
     for (int x = 0; x < STATE_PIECES / THREADS; x++) {
-        slot[x * THREADS + threadIdx.x] = get_piece(s[x / 4] + x % 4 * 4);
+        slot[x * THREADS + threadIdx.x % THREADS] = get_piece(s[x / 4] + x % 4 * 4);
     }
 }
 
 __device__ __forceinline__ void restore(LaneState& s, const float4* slot) {
 #pragma unroll
     for (int x = 0; x < STATE_PIECES / THREADS; x++) {
-        put_piece(s[x / 4] + x % 4 * 4, slot[x * THREADS + threadIdx.x]);
+        put_piece(s[x / 4] + x % 4 * 4, slot[x * THREADS + threadIdx.x % THREADS]);
     }
 }

@@ -4,27 +4,26 @@ use super::Cuda;
 use super::buf::DevicePtr;
 use super::gdn_sizes::GdnSizes;
 use super::kernel::{Entry, Grid};
+use super::linear::plan::Limits;
 use super::tables::{BatchTable, TreeTable};
 use crate::limits::SCAN_SLOTS_MAX;
 use crate::{GdnMode, GdnScan, OpsError, ScratchNeeds};
 
-const TREE: Entry = Entry {
+const GDN_SCAN: Entry = Entry {
     module: "gdn_scan",
-    name: "gdn_scan_tree",
-};
-const CHUNK: Entry = Entry {
-    module: "gdn_scan",
-    name: "gdn_scan_chunk",
+    name: "gdn_scan",
 };
 
-/// Columns of v that a block takes at a time, of 128.
+/// Columns of v that a group of warps takes at a time, of 128.
 const COLUMNS: usize = 64;
-const THREADS: u32 = 128;
-/// `sizeof(Shared)`.
-const SHARED_BYTES: u32 = 65_808;
-/// Blocks on a multiprocessor at most.
-const RESIDENT_MAX: u32 = 3;
-/// Bytes of the states that a block keeps in global memory: all slots but one.
+/// Threads and `sizeof(Shared)` of a group.
+const GROUP_THREADS: u32 = 128;
+const GROUP_BYTES: u32 = 64_528;
+/// Groups of a block at most.
+const GROUPS_MAX: u32 = 3;
+/// Shared memory of every block that the system keeps for itself.
+const SYSTEM_BYTES: u32 = 1 << 10;
+/// Bytes of the states that a group keeps in global memory: all slots but one.
 const DEEP_BYTES: usize = (SCAN_SLOTS_MAX - 1) * COLUMNS * 128 * size_of::<f32>();
 
 #[derive(Clone, Copy)]
@@ -34,7 +33,7 @@ struct GdnScanParams {
     tree: TreeTable,
     pending: DevicePtr,
     sizes: GdnSizes,
-    early: u32,
+    is_tree: u32,
     state: DevicePtr,
     conv: DevicePtr,
     pending_kv: DevicePtr,
@@ -48,13 +47,21 @@ struct GdnScanParams {
     deep: DevicePtr,
 }
 
-/// Blocks that scan at once. More would stand in line, each with a slot area of its own.
-fn blocks_max(cuda: &Cuda) -> usize {
-    (cuda.multiprocessors() * RESIDENT_MAX) as usize
+/// One block on each multiprocessor at most, with as many groups as the work and the memory allow.
+fn grid(items: usize, limits: &Limits) -> Grid {
+    let room = (limits.shared_bytes - SYSTEM_BYTES) / GROUP_BYTES;
+    let wanted = items.div_ceil(limits.multiprocessors as usize) as u32;
+    let groups = wanted.clamp(1, room.clamp(1, GROUPS_MAX));
+    Grid {
+        blocks: [items.min(limits.multiprocessors as usize) as u32, 1, 1],
+        threads: groups * GROUP_THREADS,
+        // More than half of a multiprocessor's: two blocks never share one.
+        shared: (groups * GROUP_BYTES).max(limits.shared_bytes / 2),
+    }
 }
 
 pub(super) fn scratch_bytes(cuda: &Cuda, _needs: &ScratchNeeds) -> usize {
-    blocks_max(cuda) * DEEP_BYTES
+    (cuda.multiprocessors() * GROUPS_MAX) as usize * DEEP_BYTES
 }
 
 pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsError> {
@@ -69,13 +76,14 @@ pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErro
     let (state, journal) = (op.state, op.journal);
     let sequences = op.batch.sequences_max.min(rows);
     let items = sequences * shape.value_heads * (shape.value_dim / COLUMNS);
-    let blocks = items.min(blocks_max(cuda));
+    let grid = grid(items, &Limits::of(cuda)?);
+    let groups = (grid.blocks[0] * (grid.threads / GROUP_THREADS)) as usize;
     let params = GdnScanParams {
         batch: BatchTable::of(op.batch),
         tree: TreeTable::of(op.tree),
         pending: op.slots.pending.ptr(),
         sizes: GdnSizes::of(shape),
-        early: u32::from(op.mode == GdnMode::Verify),
+        is_tree: u32::from(op.mode == GdnMode::Verify),
         state: state.state.ptr(),
         conv: state.conv.ptr(),
         pending_kv: state.pending_kv.ptr(),
@@ -86,18 +94,9 @@ pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErro
         gate: journal.gate.ptr(),
         scale: journal.scale.ptr(),
         out: op.out.ptr(),
-        deep: cuda.scratch(blocks * DEEP_BYTES),
-    };
-    let entry = match op.mode {
-        GdnMode::Verify => &TREE,
-        GdnMode::Prefill => &CHUNK,
-    };
-    let grid = Grid {
-        blocks: [blocks as u32, 1, 1],
-        threads: THREADS,
-        shared: SHARED_BYTES,
+        deep: cuda.scratch(groups * DEEP_BYTES),
     };
     // SAFETY: mirrors the struct in kernels/gdn_scan.cu; slots and rows of the batch lie within the
     // buffers, and a slot belongs to one sequence of a batch.
-    unsafe { cuda.run(entry, grid, params) }
+    unsafe { cuda.run(&GDN_SCAN, grid, params) }
 }
