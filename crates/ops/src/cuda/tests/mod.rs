@@ -6,9 +6,11 @@ use super::{Cuda, CudaBuf};
 use crate::{Backend, Batch, Cpu, Element, Slots, TreeTables, Walk};
 
 mod accept_walk;
+mod attention_inputs;
 mod build_tree;
 mod compact_kv;
 mod core;
+mod draft_attention;
 mod fill;
 mod linear;
 mod rows;
@@ -18,6 +20,7 @@ mod simulate_acceptance;
 mod table_times;
 mod token_logprobs;
 mod topk;
+mod tree_attention;
 mod tree_tables;
 mod upload;
 
