@@ -121,10 +121,7 @@ fn copy_rate(cuda: &Cuda) -> Result<f64, OpsError> {
     let mut out = cuda.alloc::<bf16>(COUNT * DIM)?;
     let seconds = time(cuda, &mut || {
         cuda.gather_rows(GatherRows {
-            rows: Rows {
-                capacity: COUNT,
-                live: &live,
-            },
+            rows: Rows::new(COUNT, &live),
             source: &source,
             dim: DIM,
             x: &x,
@@ -268,10 +265,7 @@ impl<'a> Model<'a> {
             Product::AttentionIn => index * PERIOD + PERIOD - 1,
             _ => index,
         };
-        let rows = Rows {
-            capacity,
-            live: &self.live,
-        };
+        let rows = Rows::new(capacity, &self.live);
         let linear = |x, weight, out, out_stride| {
             self.cuda.linear(Linear {
                 rows,

@@ -30,6 +30,8 @@ pub(super) struct Gemm {
     pub(super) out_row: usize,
     /// `out` is f32.
     pub(super) wide: bool,
+    /// The product is added to what `out` holds.
+    pub(super) add: bool,
     pub(super) x: DevicePtr,
     pub(super) weight: DevicePtr,
     pub(super) out: DevicePtr,
@@ -57,15 +59,11 @@ pub(super) struct Blas {
 }
 
 impl Blas {
-    /// Opens the library for the context that is bound.
-    pub(super) fn open() -> Result<Self, OpsError> {
+    /// Opens the library for the context that is bound; `None` if this machine has none.
+    pub(super) fn open() -> Result<Option<Self>, OpsError> {
         // SAFETY: only looks for the library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(OpsError::Device(
-                "libcublasLt.so.13 was not found; prompts on this GPU need cuBLASLt of CUDA 13 \
-                 (for instance the wheel nvidia-cublas): add its folder to LD_LIBRARY_PATH"
-                    .into(),
-            ));
+            return Ok(None);
         }
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let product = result::create_matmul_desc(compute, CUDA_R_32F).map_err(blas_error)?;
@@ -80,11 +78,11 @@ impl Blas {
             )
         }
         .map_err(blas_error)?;
-        Ok(Blas {
+        Ok(Some(Blas {
             handle: result::create_handle().map_err(blas_error)?,
             product,
             algorithms: RefCell::default(),
-        })
+        }))
     }
 
     /// Enqueues a product.
@@ -94,14 +92,14 @@ impl Blas {
     pub(super) unsafe fn run(&self, cuda: &Cuda, gemm: &Gemm) -> Result<(), OpsError> {
         let algorithm = self.algorithm(gemm)?;
         let layouts = Layouts::of(gemm, gemm.rows)?;
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, kept) = (1.0f32, if gemm.add { 1.0f32 } else { 0.0 });
         // SAFETY: shapes are those of the layouts; the caller vouches for the pointers.
         unsafe {
             result::matmul(
                 self.handle,
                 self.product,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const kept).cast(),
                 gemm.weight.0 as *const c_void,
                 layouts.weight.0,
                 gemm.x.0 as *const c_void,

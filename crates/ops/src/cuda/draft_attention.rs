@@ -54,7 +54,10 @@ fn shared_bytes(rows: usize, sequences: usize) -> usize {
 /// If heads are not of 128 values or more than eight query heads share a KV head.
 pub(super) fn draft_attention(cuda: &Cuda, op: DraftAttention<'_, Cuda>) -> Result<(), OpsError> {
     let (rows, dim, kv_heads) = (op.rows.capacity, op.cache.head_dim, op.cache.heads);
-    assert!(dim == DIM, "drafter heads of {dim} values; CUDA takes {DIM}");
+    assert!(
+        dim == DIM,
+        "drafter heads of {dim} values; CUDA takes {DIM}"
+    );
     assert!(
         op.heads.is_multiple_of(kv_heads) && op.heads / kv_heads <= 8,
         "{} query heads on {kv_heads} KV heads; CUDA takes 1 to 8 per KV head",

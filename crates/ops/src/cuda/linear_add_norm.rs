@@ -1,12 +1,13 @@
-//! A product into the residual stream and the norm behind it: slices of K to scratch, then one
-//! block per row that adds them up.
+//! A product into the residual stream and the norm behind it. In a step: slices of K to scratch,
+//! then one block per row that adds them up. Prompts have outputs enough to occupy a GPU without
+//! slices: the product is added where it is made.
 
 use super::buf::DevicePtr;
 use super::device::Cuda;
 use super::kernel::{Entry, Grid};
 use super::linear::plan::{Limits, Store};
-use super::linear::{self, Product};
-use crate::{LinearAddNorm, OpsError, ScratchNeeds};
+use super::linear::{self, Product, Route};
+use crate::{LinearAddNorm, OpsError, RmsNorm, ScratchNeeds};
 
 /// Parts of K that are summed by themselves: the outputs alone are too few to occupy a GPU. Also in
 /// kernels/add_norm.cu.
@@ -76,6 +77,9 @@ pub(super) fn enqueue(
     if rows * outputs == 0 {
         return Ok(());
     }
+    if op.rows.prompt && Route::of(cuda, &op.rows, op.weight.columns, limits)? != Route::Blocks {
+        return added(cuda, op, limits);
+    }
     let scratch_used = partial_bytes(rows, outputs);
     let partials = cuda.scratch(scratch_used);
     let product = Product {
@@ -108,4 +112,31 @@ pub(super) fn enqueue(
     // SAFETY: mirrors the struct in kernels/add_norm.cu; every buffer was checked, the scratch
     // holds `SLICES` slices.
     unsafe { cuda.run(&entry, grid, params) }
+}
+
+fn added(cuda: &Cuda, op: LinearAddNorm<'_, Cuda>, limits: &Limits) -> Result<(), OpsError> {
+    let (rows, outputs) = (op.rows.capacity, op.weight.rows);
+    let product = Product {
+        rows: op.rows,
+        x: op.x,
+        weight: op.weight,
+        slices: 1,
+        store: Store::Add,
+        out: op.residual.range(0, rows * outputs),
+        out_row: outputs,
+        scratch_used: 0,
+        room: (DevicePtr::NULL, 0),
+    };
+    product.enqueue(cuda, limits)?;
+    super::rms_norm::rms_norm(
+        cuda,
+        RmsNorm {
+            rows: op.rows,
+            dim: outputs,
+            eps: op.eps,
+            x: op.residual,
+            weight: op.norm_weight,
+            out: op.normed,
+        },
+    )
 }

@@ -99,7 +99,10 @@ fn check(cuda: &Cuda, shape: Shape, mask: BlockMask, cases: &[(usize, usize)]) {
         .collect();
     let out = attend(cuda, shape, mask, &sequences);
     let exact = reference(shape, mask, &sequences);
-    let what = format!("{mask:?}, heads {}/{}, {cases:?}", shape.heads, shape.kv_heads);
+    let what = format!(
+        "{mask:?}, heads {}/{}, {cases:?}",
+        shape.heads, shape.kv_heads
+    );
     assert_close(&wide(&out), &exact, 5e-6, &what);
     let mut from = 0;
     for sequence in sequences {
@@ -113,12 +116,22 @@ fn check(cuda: &Cuda, shape: Shape, mask: BlockMask, cases: &[(usize, usize)]) {
 fn blocks_agree_with_the_cpu_and_do_not_depend_on_the_batch() {
     let Some(cuda) = gpu() else { return };
     for mask in MASKS {
-        check(&cuda, DRAFTER, mask, &[(500, 16), (0, 16), (64, 16), (127, 16)]);
+        check(
+            &cuda,
+            DRAFTER,
+            mask,
+            &[(500, 16), (0, 16), (64, 16), (127, 16)],
+        );
         check(&cuda, TINY, mask, &[(0, 16), (1, 16), (63, 16), (200, 16)]);
         check(&cuda, shape(10, 2), mask, &[(60, 7), (129, 1)]);
         check(&cuda, shape(8, 1), mask, &[(2100, 16), (9, 16)]);
     }
     let mask = BlockMask::CausalWindow(2048);
-    check(&cuda, shape(4, 1), mask, &[(9000, 16), (2040, 16), (40, 16)]);
+    check(
+        &cuda,
+        shape(4, 1),
+        mask,
+        &[(9000, 16), (2040, 16), (40, 16)],
+    );
     check(&cuda, shape(4, 1), BlockMask::Full, &[(9000, 16)]);
 }

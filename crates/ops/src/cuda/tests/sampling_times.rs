@@ -72,10 +72,7 @@ fn topk_times() {
             let (mut ids, mut logprobs) = (poisoned(&cuda, rows * k), poisoned(&cuda, rows * k));
             let us = time(&cuda, || {
                 cuda.topk_logprobs(TopK {
-                    rows: Rows {
-                        capacity: rows,
-                        live: &live,
-                    },
+                    rows: Rows::new(rows, &live),
                     vocab_rows: VOCAB,
                     vocab_used: VOCAB,
                     k,

@@ -224,10 +224,7 @@ fn rows() {
         }]);
         let tables = put_batch(&cuda, &shape);
         let live = put(&cuda, &live(capacity));
-        let rows = Rows {
-            capacity,
-            live: &live,
-        };
+        let rows = Rows::new(capacity, &live);
         let table = Tensor::from_f32(&cuda, Dtype::Bf16, 16, dim, &floats(1, 16 * dim)).unwrap();
         let mut wide = cuda.alloc::<f32>(capacity * dim).unwrap();
         let mut features = cuda.alloc::<bf16>(capacity * dim * 5).unwrap();
@@ -274,10 +271,7 @@ fn gathering() {
     let dim = 5120;
     for capacity in [1, 16, 64, 2048] {
         let live = put(&cuda, &live(capacity));
-        let rows = Rows {
-            capacity,
-            live: &live,
-        };
+        let rows = Rows::new(capacity, &live);
         let mut features = cuda.alloc::<bf16>(capacity * dim * 5).unwrap();
         let x = put(&cuda, &narrow(&floats(3, 64 * 5 * dim)));
         let source = put(

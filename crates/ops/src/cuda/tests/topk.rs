@@ -40,6 +40,7 @@ fn on_gpu(
         rows: Rows {
             capacity,
             live: &put(cuda, &[live as u32, 1]),
+            prompt: false,
         },
         vocab_rows,
         vocab_used,
@@ -74,6 +75,7 @@ fn on_cpu(
         rows: Rows {
             capacity: rows,
             live: &vec![rows as u32, 1].into(),
+            prompt: false,
         },
         vocab_rows,
         vocab_used,

@@ -104,10 +104,7 @@ fn compare(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
         columns,
     };
     let live = live(rows);
-    let rows_of = Rows {
-        capacity: rows,
-        live: &live,
-    };
+    let rows_of = Rows::new(rows, &live);
     let x: Box<[f32]> = wide(&problem.x[..rows * columns]).into();
     let mut out: Box<[f32]> = vec![f32::NAN; rows * outputs].into();
     let op = Linear {
@@ -246,10 +243,7 @@ fn sample(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
 fn unfit_weights_are_refused_by_name() {
     let Some(cuda) = gpu() else { return };
     let live = put(&cuda, &[1u32, 1]);
-    let rows = Rows {
-        capacity: 1,
-        live: &live,
-    };
+    let rows = Rows::new(1, &live);
     let x = put(&cuda, &[bf16::ONE; 32]);
     let mut out = poisoned::<f32>(&cuda, 8);
     for (dtype, columns, says) in [

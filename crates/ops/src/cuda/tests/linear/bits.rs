@@ -172,10 +172,7 @@ impl<'a> Network<'a> {
     /// All layers; `after` is called behind every op.
     fn forward(&mut self, after: &dyn Fn(&Cuda)) -> Result<(), OpsError> {
         let cuda = self.cuda;
-        let rows = Rows {
-            capacity: self.rows,
-            live: &self.live,
-        };
+        let rows = Rows::new(self.rows, &self.live);
         for (up, down) in self.up.iter().zip(&self.down) {
             cuda.linear_swiglu(LinearSwiglu {
                 rows,

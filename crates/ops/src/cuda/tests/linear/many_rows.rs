@@ -97,6 +97,34 @@ fn cublas_rows_do_not_depend_on_their_number() {
     }
 }
 
+/// On either route of prompts few rows have the bits of many, and both are those of a step but for
+/// the order of its sums.
+#[test]
+fn rows_of_prompts_do_not_depend_on_their_number() {
+    let Some(cuda) = gpu() else { return };
+    let (here, without) = limits(&cuda);
+    for (outputs, columns) in SHAPES {
+        let mut problem = Problem::new(&cuda, outputs, columns, 2048);
+        let step = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
+        problem.prompt = true;
+        for (route, limits) in [("here", &here), ("library", &without)] {
+            let what = format!("{outputs} x {columns}, {route}");
+            let all = problem.run(2048, 2048, limits);
+            for rows in [1, 5, 16, 17, 40, 64, 200, 512, 700, 1999] {
+                let some = problem.run(rows, rows, limits);
+                same_rows(&problem, rows, &some, &all, &format!("{what}, {rows} rows"));
+            }
+            println!(
+                "{what}: {} as in a step",
+                close(&problem, &step, &all, &what)
+            );
+        }
+        let some = problem.run(300, 290, &here);
+        let all = problem.run(2048, 2048, &here);
+        same_rows(&problem, 290, &some, &all, "290 of 300 rows");
+    }
+}
+
 /// Fails unless the results of the small kernel's rows are as close as rounding allows. Says which
 /// are equal.
 #[track_caller]
