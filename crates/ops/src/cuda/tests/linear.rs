@@ -9,6 +9,7 @@ use crate::cuda::linear_add_norm;
 use crate::testing::floats;
 use crate::{Backend, Cuda, LinearAddNorm, Rows, ScratchNeeds, Storage, Summation, Tensor};
 
+mod activation;
 mod agreement;
 mod bits;
 mod many_rows;
