@@ -23,6 +23,7 @@ fn normed<B: Side>(backend: &B, shape: GdnShape, rows: usize) -> Vec<f32> {
         rows: Rows {
             capacity,
             live: &put(backend, &[rows as u32, 1]),
+            prompt: false,
         },
         shape,
         eps: 1e-6,

@@ -51,6 +51,7 @@ fn activated(cuda: &Cuda, rows: usize, limits: &Limits) -> Vec<f32> {
         rows: Rows {
             capacity: rows,
             live: &put(cuda, &live(rows)),
+            prompt: false,
         },
         x: &put(cuda, &narrow(&x)),
         weight: &weight,
