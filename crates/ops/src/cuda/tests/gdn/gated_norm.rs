@@ -45,10 +45,11 @@ fn agrees_with_the_cpu<B: Side>(backend: &B, shapes: &[GdnShape]) {
             let expected: Vec<f64> = expected[..live].iter().map(|&v| v.into()).collect();
             let what = format!("{rows} rows of {shape:?}");
             assert_close(&out[..live], &expected, 5e-6, &what);
-            // One rounding, whatever the size of the value.
+            // One rounding, whatever the size of the value; but silu is 0 where its denominator
+            // exceeds 2^126, below a gate of -87.3, instead of up to 1e-36.
             for (&out, expected) in out.iter().zip(&expected) {
                 let error = (f64::from(out) - expected).abs();
-                let bound = expected.abs() / 250.0 + 1e-36;
+                let bound = expected.abs() / 250.0 + 2e-36;
                 assert!(error <= bound, "{what}: {out} for {expected}");
             }
             assert!(out[live..].iter().all(|v| v.is_nan()), "padding rows");
