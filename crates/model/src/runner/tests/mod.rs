@@ -3,6 +3,7 @@
 mod dummy;
 mod equality;
 mod golden;
+mod simulation;
 mod steps;
 
 use std::collections::HashMap;
