@@ -4,6 +4,7 @@ mod dummy;
 mod equality;
 mod golden;
 mod rows;
+mod simulation;
 mod steps;
 
 use std::collections::HashMap;
