@@ -66,20 +66,21 @@ pub(super) fn linear_add_norm(cuda: &Cuda, op: LinearAddNorm<'_, Cuda>) -> Resul
     enqueue(cuda, op, &Limits::of(cuda)?)
 }
 
-/// The op, divided for a GPU of these limits.
-pub(super) fn enqueue(
+impl Cuda {
+    /// The product of the op without the norm, whose slices stay in the scratch: for measurements.
+    #[doc(hidden)]
+    pub fn linear_slices(&self, op: &LinearAddNorm<'_, Cuda>) -> Result<(), OpsError> {
+        product(self, op, &Limits::of(self)?).map(|_| ())
+    }
+}
+
+/// The slices of the product, in the scratch.
+fn product(
     cuda: &Cuda,
-    op: LinearAddNorm<'_, Cuda>,
+    op: &LinearAddNorm<'_, Cuda>,
     limits: &Limits,
-) -> Result<(), OpsError> {
+) -> Result<DevicePtr, OpsError> {
     let (rows, outputs) = (op.rows.capacity, op.weight.rows);
-    let entry = add_norm(outputs)?;
-    if rows * outputs == 0 {
-        return Ok(());
-    }
-    if op.rows.prompt && Route::of(cuda, &op.rows, op.weight.columns, limits)? != Route::Blocks {
-        return added(cuda, op, limits);
-    }
     let scratch_used = partial_bytes(rows, outputs);
     let partials = cuda.scratch(scratch_used);
     let product = Product {
@@ -94,6 +95,24 @@ pub(super) fn enqueue(
         room: (DevicePtr::NULL, 0),
     };
     product.enqueue(cuda, limits)?;
+    Ok(partials)
+}
+
+/// The op, divided for a GPU of these limits.
+pub(super) fn enqueue(
+    cuda: &Cuda,
+    op: LinearAddNorm<'_, Cuda>,
+    limits: &Limits,
+) -> Result<(), OpsError> {
+    let (rows, outputs) = (op.rows.capacity, op.weight.rows);
+    let entry = add_norm(outputs)?;
+    if rows * outputs == 0 {
+        return Ok(());
+    }
+    if op.rows.prompt && Route::of(cuda, &op.rows, op.weight.columns, limits)? != Route::Blocks {
+        return added(cuda, op, limits);
+    }
+    let partials = product(cuda, &op, limits)?;
     let params = AddNormParams {
         partials,
         residual: op.residual.range(0, rows * outputs),
