@@ -10,6 +10,7 @@ mod build_tree;
 mod compact_kv;
 mod core;
 mod fill;
+mod gdn_chunk;
 mod linear;
 mod rows;
 mod sample;
