@@ -232,6 +232,7 @@ pub(crate) fn scratch_needs(
         hidden: target.hidden_size,
         heads: target.attention_heads,
         head_dim: target.head_dim,
+        value_heads: target.gdn.value_heads,
         draft_heads: drafter.map_or(0, |sizes| sizes.attention_heads),
         draft_head_dim: drafter.map_or(0, |sizes| sizes.head_dim),
         vocab_rows: target.vocab_size,

@@ -22,6 +22,8 @@ pub struct ScratchNeeds {
     pub heads: usize,
     /// Values per head of the target.
     pub head_dim: usize,
+    /// Value heads of a GDN layer.
+    pub value_heads: usize,
     /// Query heads of the drafter; 0 without one.
     pub draft_heads: usize,
     /// Values per head of the drafter; 0 without one.

@@ -83,6 +83,7 @@ impl Bench {
             hidden: HIDDEN,
             heads: 24,
             head_dim: 256,
+            value_heads: 48,
             draft_heads: 32,
             draft_head_dim: 128,
             vocab_rows: VOCABULARY,

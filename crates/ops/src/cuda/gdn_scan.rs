@@ -12,10 +12,6 @@ const TREE: Entry = Entry {
     module: "gdn_scan",
     name: "gdn_scan_tree",
 };
-const CHUNK: Entry = Entry {
-    module: "gdn_scan",
-    name: "gdn_scan_chunk",
-};
 
 /// Columns of v that a block takes at a time, of 128.
 const COLUMNS: usize = 64;
@@ -58,6 +54,9 @@ pub(super) fn scratch_bytes(cuda: &Cuda, _needs: &ScratchNeeds) -> usize {
 }
 
 pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsError> {
+    if op.mode == GdnMode::Prefill {
+        return super::gdn_chunk::gdn_chunk(cuda, op);
+    }
     let shape = op.state.shape;
     let rows = op.rows.capacity;
     assert!(
@@ -75,7 +74,7 @@ pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErro
         tree: TreeTable::of(op.tree),
         pending: op.slots.pending.ptr(),
         sizes: GdnSizes::of(shape),
-        early: u32::from(op.mode == GdnMode::Verify),
+        early: 1,
         state: state.state.ptr(),
         conv: state.conv.ptr(),
         pending_kv: state.pending_kv.ptr(),
@@ -88,10 +87,6 @@ pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErro
         out: op.out.ptr(),
         deep: cuda.scratch(blocks * DEEP_BYTES),
     };
-    let entry = match op.mode {
-        GdnMode::Verify => &TREE,
-        GdnMode::Prefill => &CHUNK,
-    };
     let grid = Grid {
         blocks: [blocks as u32, 1, 1],
         threads: THREADS,
@@ -99,5 +94,5 @@ pub(super) fn gdn_scan(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErro
     };
     // SAFETY: mirrors the struct in kernels/gdn_scan.cu; slots and rows of the batch lie within the
     // buffers, and a slot belongs to one sequence of a batch.
-    unsafe { cuda.run(entry, grid, params) }
+    unsafe { cuda.run(&TREE, grid, params) }
 }

@@ -16,6 +16,7 @@ mod draft_blocks;
 mod embed;
 mod fill;
 mod gated_norm;
+mod gdn_chunk;
 mod gdn_commit;
 mod gdn_scan;
 mod gdn_sizes;

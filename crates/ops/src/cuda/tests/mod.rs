@@ -14,6 +14,7 @@ mod core;
 mod draft_attention;
 mod fill;
 mod gdn;
+mod gdn_chunk;
 mod linear;
 mod norm_rope;
 mod rows;
