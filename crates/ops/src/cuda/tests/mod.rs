@@ -6,10 +6,12 @@ use super::{Cuda, CudaBuf};
 use crate::Element;
 
 mod accept_walk;
+mod attention_inputs;
 mod build_tree;
 mod compact_kv;
 mod copies;
 mod core;
+mod draft_attention;
 mod fill;
 mod gdn;
 mod linear;
@@ -22,6 +24,7 @@ mod simulate_acceptance;
 mod table_times;
 mod token_logprobs;
 mod topk;
+mod tree_attention;
 mod tree_tables;
 mod upload;
 
