@@ -238,7 +238,9 @@ __device__ __forceinline__ void share_maximum(const Scores<S>& scores, Exchange<
 
 // The step from the running maximum of two rows to the one with this tile: `base` is the new
 // maximum in the exponent of 2 (0 for a row without a key so far), the result the factors that
-// what was gathered has to take.
+// what was gathered has to take: exactly 1 where the maximum stays, so that a tile without a key of
+// a row, which it meets only beside deeper nodes, leaves its bits alone. (`base` is rounded; the
+// difference to the old maximum need not be 0.)
 template <class S>
 __device__ __forceinline__ float2 move_maximum(Exchange<S>& exchange, const Lane& at, uint32_t n,
                                                uint32_t parity, float2& base) {
@@ -254,8 +256,8 @@ __device__ __forceinline__ float2 move_maximum(Exchange<S>& exchange, const Lane
     }
     base.x = now.x == -INFINITY ? 0.0f : __fmul_rn(now.x, scale);
     base.y = now.y == -INFINITY ? 0.0f : __fmul_rn(now.y, scale);
-    return make_float2(exp2_approx(__fmaf_rn(old.x, scale, -base.x)),
-                       exp2_approx(__fmaf_rn(old.y, scale, -base.y)));
+    return make_float2(now.x == old.x ? 1.0f : exp2_approx(__fmaf_rn(old.x, scale, -base.x)),
+                       now.y == old.y ? 1.0f : exp2_approx(__fmaf_rn(old.y, scale, -base.y)));
 }
 
 // Brings what was gathered of one tile of rows to the new maximum.

@@ -169,6 +169,28 @@ fn every_node_gets_the_bits_of_plain_decoding() {
     }
 }
 
+/// Deep nodes reach a tile in which shallow ones beside them have no key: many values, since what
+/// such a tile may change is a hundredth of a rounding to bf16.
+#[test]
+fn a_tile_without_keys_changes_nothing() {
+    let Some(cuda) = gpu() else { return };
+    for context in 52..64 {
+        let tree = Sequence::new(context, TARGET, context, random_tree(context as u64, 64));
+        let rows: Vec<usize> = (0..64).collect();
+        let plain: Vec<Sequence> = rows
+            .iter()
+            .map(|&row| {
+                let path = path_to(&tree.parents, row);
+                tree.along(TARGET, &path, path.len() - 1)
+            })
+            .collect();
+        let out = attend(&cuda, Op::Tree, TARGET, std::slice::from_ref(&tree));
+        let decoded = attend(&cuda, Op::Tree, TARGET, &plain);
+        let differ = out.iter().zip(&decoded).filter(|(a, b)| a != b).count();
+        assert_eq!(differ, 0, "values behind {context} tokens");
+    }
+}
+
 #[test]
 fn a_sequence_gets_the_same_bits_in_any_batch() {
     let Some(cuda) = gpu() else { return };
