@@ -52,7 +52,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 /// The CPU, or the first GPU with `SPINNEY_TEST_DEVICE=cuda`.
-fn device() -> Device {
+pub fn device() -> Device {
     match std::env::var("SPINNEY_TEST_DEVICE").as_deref() {
         Ok("cuda") => Device::Cuda(0),
         Ok(other) => panic!("SPINNEY_TEST_DEVICE is {other}; it can be cuda"),

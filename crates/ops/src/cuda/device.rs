@@ -62,7 +62,12 @@ impl Cuda {
         let count = match CudaContext::device_count() {
             Ok(count) => count.max(0) as usize,
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
-            Err(error) => return Err(device_error(&error)),
+            Err(error) => {
+                return Err(OpsError::Device(format!(
+                    "the CUDA driver does not start ({}); see `nvidia-smi`, or use --device cpu",
+                    device_error(&error)
+                )));
+            }
         };
         if ordinal >= count {
             let text = format!(

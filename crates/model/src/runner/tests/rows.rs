@@ -10,6 +10,7 @@ use ops::{Cuda, DEPTH_MAX, TreeTablesFrom};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
+use super::super::Stage;
 use super::super::staging::Staging;
 use super::*;
 
@@ -60,10 +61,15 @@ impl Tree {
                 continue;
             }
             let parent = rng.random.random_range(0..tree.tokens.len());
-            if depth[parent] < DEPTH_MAX {
+            let token = rng.token();
+            // Siblings differ, those that are still to come too.
+            let to_come = parent == end && path.get(along) == Some(&token);
+            let twin = (tree.parents.iter().zip(&tree.tokens))
+                .any(|(&other, &known)| other == parent as i32 && known == token);
+            if depth[parent] < DEPTH_MAX && !twin && !to_come {
                 depth.push(depth[parent] + 1);
                 tree.parents.push(parent as i32);
-                tree.tokens.push(rng.token());
+                tree.tokens.push(token);
             }
         }
         (tree, end)
@@ -104,7 +110,7 @@ impl Tokens {
 }
 
 /// Verifies the trees in one forward; logits stay on the device, rows in the order of the trees.
-fn verify<B: Backend>(runner: &mut Runner<B>, trees: &[&Tree]) {
+fn verify<B: Backend>(runner: &mut Runner<B>, trees: &[&Tree]) -> StepKey {
     let mut staging = Staging::default();
     for tree in trees {
         staging.tree(tree.slot, tree.tokens.len());
@@ -137,6 +143,7 @@ fn verify<B: Backend>(runner: &mut Runner<B>, trees: &[&Tree]) {
     };
     tables().expect("tables fit");
     runner.verify(key).expect("the forward runs");
+    key
 }
 
 /// What a step changes and a later one reads, of all slots. Keys and values are not among it: those
@@ -281,6 +288,60 @@ fn compare<B: Backend>(
     picked.len()
 }
 
+/// Steps that accept several tokens, against plain decoding of the same: the rows of the accepted
+/// path have the same logits, step after step, whatever was committed how.
+fn steps_continue<B: Backend>(
+    runner: &mut Runner<B>,
+    tokens: &mut Tokens,
+    context: usize,
+    count: usize,
+) {
+    let slot = 1;
+    let prompt = tokens.many(context);
+    prefill(runner, slot, &prompt);
+    let before = Snapshot::take(runner);
+    let (mut emitted, mut logits) = (vec![read_root(runner, slot)], Vec::new());
+    while emitted.len() <= count {
+        logits.push(bits(&step_token(runner, slot, emitted[emitted.len() - 1])));
+        emitted.push(read_root(runner, slot));
+    }
+    before.restore(runner);
+    let mut done = 0;
+    while done < count {
+        let most = (count - done).min(DEPTH_MAX + 1);
+        let len = tokens.random.random_range(1..=most);
+        let path = &emitted[done..done + len];
+        let rows = tokens.random.random_range(len..=64);
+        let (tree, _) = Tree::around(tokens, slot, path, rows);
+        let key = verify(runner, &[&tree]);
+        for (row, token) in (0..rows).map(|row| (row, tree.path(row))) {
+            if path.starts_with(&token) {
+                let at = done + token.len() - 1;
+                let same = bits(&row_logits(runner, row)) == logits[at];
+                assert!(
+                    same,
+                    "{context} + {at} tokens, row {row} of {rows}, path of {len}"
+                );
+            }
+        }
+        runner
+            .sample_and_walk(key.rows, Stage::Step)
+            .expect("the walk runs");
+        runner.commit(key).expect("the commit runs");
+        let read = runner.results.read(&runner.backend, &[None]);
+        let walked = read.expect("a result").remove(0).tokens;
+        let walked: Vec<u32> = walked.iter().map(|token| token.id).collect();
+        assert!(walked.len() >= len);
+        let end = (done + 1 + walked.len()).min(emitted.len());
+        assert_eq!(walked[..end - done - 1], emitted[done + 1..end], "tokens");
+        done += walked.len();
+    }
+}
+
+fn read_root<B: Backend>(runner: &Runner<B>, slot: usize) -> u32 {
+    all(&*runner.backend, &runner.slots.root)[slot]
+}
+
 /// All contexts, each with other trees.
 fn compare_all<B: Backend>(runner: &mut Runner<B>, contexts: &[usize], every: usize) {
     let mut tokens = Tokens {
@@ -291,13 +352,21 @@ fn compare_all<B: Backend>(runner: &mut Runner<B>, contexts: &[usize], every: us
         let count = compare(runner, &mut tokens, (context, rows), every);
         println!("{count} rows behind {context} tokens, each in five ways");
     }
+    for &context in contexts {
+        steps_continue(
+            runner,
+            &mut tokens,
+            context,
+            if every > 10 { 20 } else { 150 },
+        );
+    }
 }
 
 /// The random pair of the fixtures, in f32.
 #[test]
 fn rows_of_the_fixtures() {
     let mut config = RunnerConfig {
-        context_max: 600,
+        context_max: 700,
         ..config()
     };
     config.kv_pages = config.pages_per_sequence() * SEQUENCES;
@@ -315,7 +384,14 @@ fn rows_of_the_bundled_pair() {
     };
     let vocab = 2_000;
     match gpu() {
-        Some(gpu) => compare_all(&mut load(gpu, &sources, vocab), &[5, 64, 700, 5_000], 2),
+        Some(gpu) => {
+            let mut runner = load(gpu, &sources, vocab);
+            compare_all(&mut runner, &[5, 64, 700, 5_000], 2);
+            let sweep: Vec<usize> = (1..200).step_by(7).collect();
+            for contexts in sweep.chunks(ROWS.len()) {
+                compare_all(&mut runner, contexts, 6);
+            }
+        }
         None => compare_all(
             &mut load(Cpu::default(), &sources, vocab),
             &[5, 64, 700],

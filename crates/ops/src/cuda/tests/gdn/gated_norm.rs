@@ -1,7 +1,7 @@
 //! The gated norm against the CPU's.
 
 use super::{SHAPES, Side, TINY, cases, get, put, round_floats, scanning_gpu};
-use crate::testing::{assert_close, floats};
+use crate::testing::{assert_close, bits, floats};
 use crate::{Cpu, GatedNorm, GdnShape, Rows};
 
 /// `[rows + 3, value_width]`, of which the last three rows are padding.
@@ -62,4 +62,22 @@ fn norm_and_gate_agree_with_the_cpu() {
     agrees_with_the_cpu(&Cpu::default(), &[TINY]);
     let Some(cuda) = scanning_gpu() else { return };
     agrees_with_the_cpu(&cuda, cases(&SHAPES, 2));
+}
+
+fn rows_do_not_depend_on_their_number<B: Side>(backend: &B, shapes: &[GdnShape]) {
+    for &shape in shapes {
+        let all = normed(backend, shape, 64);
+        for rows in [1, 2, 17] {
+            let live = rows * shape.value_width();
+            let some = normed(backend, shape, rows);
+            assert_eq!(bits(&some[..live]), bits(&all[..live]), "{rows} rows");
+        }
+    }
+}
+
+#[test]
+fn a_row_depends_on_itself_only() {
+    rows_do_not_depend_on_their_number(&Cpu::default(), &[TINY]);
+    let Some(cuda) = scanning_gpu() else { return };
+    rows_do_not_depend_on_their_number(&cuda, cases(&SHAPES, 2));
 }

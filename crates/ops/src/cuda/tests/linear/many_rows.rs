@@ -41,7 +41,7 @@ fn hopper_kernels_have_the_bits_of_the_small_one() {
     if !here.warpgroups {
         return println!("skipped: no Hopper GPU");
     }
-    for &(outputs, columns) in cases(&SHAPES, 5) {
+    for &(outputs, columns) in cases(&SHAPES, 2) {
         let problem = Problem::new(&cuda, outputs, columns, 700);
         let small = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
         for (rows, live) in [
@@ -83,7 +83,7 @@ fn hopper_kernels_have_the_bits_of_the_small_one() {
 fn cublas_rows_do_not_depend_on_their_number() {
     let Some(cuda) = gpu() else { return };
     let (_, without) = limits(&cuda);
-    for &(outputs, columns) in cases(&SHAPES, 5) {
+    for &(outputs, columns) in cases(&SHAPES, 2) {
         let what = format!("{outputs} x {columns}");
         let problem = Problem::new(&cuda, outputs, columns, 2048);
         let all = problem.run(2048, 2048, &without);
