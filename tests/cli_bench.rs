@@ -27,7 +27,7 @@ fn folders(pair: &Pair) -> (String, String) {
 }
 
 fn floats(value: &Value) -> Vec<f64> {
-    serde_json::from_value(value.clone()).unwrap()
+    serde_json::from_value(value.clone()).expect("a list of numbers")
 }
 
 #[test]
@@ -57,6 +57,7 @@ fn steps_are_timed_as_a_table_and_as_an_object() {
     }
     assert_eq!(object["allocated_bytes"], object["planned_bytes"]);
     assert_eq!(object["simulated_acceptance"], Value::Null);
+    assert_eq!(steps[2]["expected_tokens_per_step"], Value::Null);
     assert!(object["prefills"][0]["best_tokens_per_s"].as_f64().unwrap() > 0.0);
     // The table was shown while the object grew.
     let lines: Vec<&str> = run.stderr.lines().collect();
@@ -171,6 +172,39 @@ fn answers_of_all_modes_are_compared() {
             .unwrap()
             .contains("prompt 2, plain and trees")
     );
+}
+
+/// Speed at a stated acceptance: the mean that was asked for, whatever the draws of this run.
+#[test]
+fn simulated_steps_expect_what_the_law_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let law = folder.path().join("law.json");
+    let rates = json!({"first": vec![0.5; 15], "later": vec![0.5; 15]});
+    std::fs::write(&law, rates.to_string()).unwrap();
+    let flag = format!("--simulate-acceptance={}", law.display());
+    let shapes = "--shapes=plain,chain-3,tree-7,tree-15";
+    let args = [
+        "bench",
+        "step",
+        "--device=cpu",
+        "--contexts=20",
+        "--repeat=1",
+        "--json",
+        shapes,
+    ];
+    let object = spinney(&[&args[..], &[&flag]].concat()).json();
+    let steps = object["steps"].as_array().unwrap();
+    let expected: Vec<f64> = (steps.iter())
+        .map(|step| step["expected_tokens_per_step"].as_f64().unwrap())
+        .collect();
+    // Every rank at every depth halves: a node of the k-th best level of 2^(k-1) nodes has 2^-k,
+    // so seven nodes are worth 3/2, fifteen 2.
+    for (found, wanted) in expected.iter().zip([1.0, 1.875, 2.5, 3.0]) {
+        assert!((found - wanted).abs() < 1e-5, "{expected:?}");
+    }
+    let step = &steps[2];
+    let rate = 2.5 / step["median_ms"].as_f64().unwrap() * 1e3;
+    assert!((step["tokens_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 1e-5);
 }
 
 /// Long answers at a stated rate: every mode emits as many tokens per step as the law says.

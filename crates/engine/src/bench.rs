@@ -10,6 +10,7 @@ use model::{
 use ops::{Backend, EMIT_MAX};
 
 use crate::kv_pool::{BlockTable, KvPool};
+use crate::shape;
 use crate::start::{Configurations, Place, sources};
 use crate::{EngineConfig, EngineError, LoadSpec};
 
@@ -49,6 +50,8 @@ pub struct StepTimes {
     pub floor_ms: f64,
     /// Tokens emitted per step and sequence.
     pub tokens_per_step: f64,
+    /// Under simulated acceptance, what the law says that would be in the mean.
+    pub expected_tokens: Option<f64>,
 }
 
 impl StepBench {
@@ -71,6 +74,13 @@ impl StepBench {
 }
 
 impl StepTimes {
+    /// Tokens of all sequences per second of median steps: what the law says, where there is one,
+    /// since a few draws from it say less.
+    pub fn tokens_per_s(&self) -> f64 {
+        let tokens = self.expected_tokens.unwrap_or(self.tokens_per_step);
+        tokens * self.batch as f64 / self.median_ms() * 1e3
+    }
+
     /// The median step.
     pub fn median_ms(&self) -> f64 {
         let mut sorted = self.steps_ms.clone();
@@ -323,7 +333,7 @@ impl<B: Backend> Bench<'_, B> {
         let key = StepKey::of(std::iter::repeat_n(shape, batch), sequences_max);
         self.runner.record(key)?;
         let mut steps_ms = Vec::with_capacity(self.bench.repeats);
-        let mut emitted = 0;
+        let (mut emitted, mut predicted) = (0, None);
         for number in 0..WARM_UP_STEPS + self.bench.repeats {
             self.place(batch, context)?;
             let began = Instant::now();
@@ -333,6 +343,7 @@ impl<B: Backend> Bench<'_, B> {
                 steps_ms.push(ms);
                 let tokens = output.sequences.iter().map(|s| s.tokens.len());
                 emitted += tokens.sum::<usize>();
+                predicted = output.sequences[0].prediction;
             }
         }
         let (target, drafter): (&ModelConfig, Option<&DrafterConfig>) =
@@ -351,6 +362,10 @@ impl<B: Backend> Bench<'_, B> {
             device,
             floor_ms: traffic.total() as f64 / self.copy_rate * 1e3,
             traffic,
+            // Every draft of a law predicts the same.
+            expected_tokens: self.bench.simulate.map(|_| {
+                1.0 + predicted.map_or(0.0, |prediction| shape::predicted(shape, &prediction))
+            }),
             tokens_per_step: emitted as f64 / (self.bench.repeats * batch) as f64,
             steps_ms,
         })

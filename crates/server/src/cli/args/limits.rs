@@ -47,7 +47,7 @@ pub struct BatchArgs {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_queued_requests: usize,
 
-    /// Take requests without a warm-up; `auto` then means budget 15
+    /// Take requests without a warm-up: steps are recorded as they come, and `auto` means budget 15
     #[arg(long)]
     pub skip_server_warmup: bool,
 }

@@ -290,6 +290,7 @@ impl<'a> Report<'a> {
             let of = |name: &str, mark, keep: &dyn Fn(DecodeMode) -> Option<usize>| Series {
                 name: format!("prompt {}{name}", number + 1),
                 mark,
+                colour: number,
                 points: (asked.answers.iter())
                     .filter_map(|a| Some((keep(a.mode)? as f64, a.rate()?)))
                     .collect(),

@@ -31,6 +31,8 @@ pub struct Series {
     pub name: String,
     /// How they are drawn.
     pub mark: Mark,
+    /// Number of the colour: series that belong together share one.
+    pub colour: usize,
     /// x and y; y that is not finite is left out.
     pub points: Vec<(f64, f64)>,
 }
@@ -115,18 +117,21 @@ impl Scale {
 impl Panel {
     fn draw(&self, out: &mut String) {
         let points = || self.series.iter().flat_map(|series| series.finite());
-        let x_ticks = ticks(points().map(|point| point.0).fold(0.0, f64::max));
-        let y_ticks = ticks(points().map(|point| point.1).fold(0.0, f64::max));
-        let last = |ticks: &[f64]| ticks.last().copied().unwrap_or(1.0);
+        let most = |x: f64| if x > 0.0 { x } else { 1.0 };
+        let scale_x = most(points().map(|point| point.0).fold(0.0, f64::max));
+        let mut x_ticks = ticks(scale_x);
+        x_ticks.retain(|tick| *tick <= scale_x);
+        let y_ticks = ticks(most(points().map(|point| point.1).fold(0.0, f64::max)));
         let scale = Scale {
-            x: last(&x_ticks),
-            y: last(&y_ticks),
+            x: scale_x,
+            y: y_ticks.last().copied().unwrap_or(1.0),
         };
         self.draw_axes(out, &scale, &x_ticks, &y_ticks);
         for (number, series) in self.series.iter().enumerate() {
-            series.draw(out, &scale, number % COLOURS.len());
+            let colour = series.colour % COLOURS.len();
+            series.draw(out, &scale, colour);
             let y = AXES.1 + 8.0 + LINE * number as f64;
-            series.draw_legend(out, y, number % COLOURS.len());
+            series.draw_legend(out, y, colour);
         }
     }
 
@@ -252,9 +257,9 @@ fn colours(
     rules
 }
 
-/// From 0 in steps of 1, 2 or 5 times a power of ten to the first that is not below `most`.
+/// From 0 in steps of 1, 2 or 5 times a power of ten to the first that is not below `most`, which
+/// is above 0.
 fn ticks(most: f64) -> Vec<f64> {
-    let most = if most > 0.0 { most } else { 1.0 };
     let power = 10f64.powf((most / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = steps.into_iter().find(|step| most / step <= 6.0);
@@ -313,7 +318,6 @@ mod tests {
     fn ticks_are_round_and_hold_everything() {
         assert_eq!(ticks(63.0), [0.0, 20.0, 40.0, 60.0, 80.0]);
         assert_eq!(ticks(20.3), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]);
-        assert_eq!(ticks(0.0).last(), Some(&1.0));
         for most in [1e-3, 0.7, 1.0, 5.0, 15.0, 99.0, 1234.5] {
             let ticks = ticks(most);
             assert!((3..=8).contains(&ticks.len()), "{ticks:?} for {most}");
@@ -326,6 +330,7 @@ mod tests {
         let series = |mark, points: &[(f64, f64)]| Series {
             name: format!("{mark:?} & <more>"),
             mark,
+            colour: 9,
             points: points.to_vec(),
         };
         let plot = Plot {

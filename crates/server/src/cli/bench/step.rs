@@ -16,7 +16,7 @@ use crate::cli::checkpoints::Checkpoints;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{logging, print};
 
-const HEADER: &str = "batch context shape       step ms (min) device   draft   build  verify  sample  commit   floor  step/floor tokens/step tokens/s\n";
+const HEADER: &str = "batch context shape       step ms (min) device   draft   build  verify  sample  commit   floor  step/floor tokens/step expected tokens/s\n";
 
 /// Measures and prints.
 pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
@@ -175,7 +175,7 @@ impl Report<'_> {
     fn plot(&self, loaded: &LoadedModel) -> Plot {
         let mut panels = vec![self.panel("milliseconds per step", StepTimes::median_ms)];
         if self.args.simulation.simulate_acceptance.is_some() || !self.args.model.is_dummy() {
-            panels.push(self.panel("tokens per second", tokens_per_s));
+            panels.push(self.panel("tokens per second, all sequences", StepTimes::tokens_per_s));
         }
         Plot {
             title: "Time of a step".to_owned(),
@@ -187,7 +187,13 @@ impl Report<'_> {
     /// One line per batch and context over plain and trees, and the chains beside it.
     fn panel(&self, y_label: &str, value: impl Fn(&StepTimes) -> f64) -> Panel {
         let mut series: Vec<Series> = Vec::new();
+        let mut cases: Vec<(usize, usize)> = Vec::new();
         for times in &self.steps {
+            let case = (times.batch, times.context);
+            if !cases.contains(&case) {
+                cases.push(case);
+            }
+            let colour = cases.iter().position(|own| *own == case).unwrap_or(0);
             let (kind, mark) = match times.shape {
                 Shape::Chain(_) => (", chain", Mark::Dots),
                 Shape::Plain | Shape::Tree(_) => ("", Mark::Line),
@@ -200,6 +206,7 @@ impl Report<'_> {
                 None => series.push(Series {
                     name,
                     mark,
+                    colour,
                     points: vec![point],
                 }),
             }
@@ -210,10 +217,6 @@ impl Report<'_> {
             series,
         }
     }
-}
-
-fn tokens_per_s(times: &StepTimes) -> f64 {
-    times.tokens_per_step * times.batch as f64 / times.median_ms() * 1e3
 }
 
 fn least(ms: &[f64]) -> f64 {
@@ -237,7 +240,7 @@ fn row(times: &StepTimes) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{:5} {:7} {:10} {median:8.3} {:6.2} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:11.3} {:11.2} {:8.1}",
+        "{:5} {:7} {:10} {median:8.3} {:6.2} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:11.3} {:11.2} {:>8} {:8.1}",
         times.batch,
         times.context,
         shape_name(times.shape),
@@ -251,7 +254,8 @@ fn row(times: &StepTimes) -> String {
         times.floor_ms,
         median / times.floor_ms,
         times.tokens_per_step,
-        tokens_per_s(times),
+        (times.expected_tokens).map_or_else(|| "-".to_owned(), |tokens| format!("{tokens:.3}")),
+        times.tokens_per_s(),
     );
     text
 }
@@ -283,6 +287,7 @@ fn step_object(times: &StepTimes) -> Value {
         },
         "floor_ms": times.floor_ms,
         "tokens_per_step": times.tokens_per_step,
-        "tokens_per_s": tokens_per_s(times),
+        "expected_tokens_per_step": times.expected_tokens,
+        "tokens_per_s": times.tokens_per_s(),
     })
 }
