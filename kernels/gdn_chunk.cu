@@ -74,19 +74,21 @@ __device__ __forceinline__ void roll_history(const GdnChunkParams& p, const Item
     }
 }
 
-// Grid: key heads, chunks.
+// Grid: key heads, each as often as it has HEADS value heads or a part of them; chunks.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     gdn_chunk_transform(const __grid_constant__ GdnChunkParams p) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    pdl_launch();
+    extern __shared__ __align__(256) unsigned char memory[];
     pdl_wait();
     transform(*reinterpret_cast<TransformShared*>(memory), p, blockIdx.x, blockIdx.y);
+    // Not earlier: blocks of the scan that start beside running ones would share multiprocessors
+    // that way to the end, with others idle.
+    pdl_launch();
 }
 
 // Grid: slices of columns, value heads, sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     gdn_chunk_scan(const __grid_constant__ GdnChunkParams p) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(256) unsigned char memory[];
     pdl_launch();
     pdl_wait();
     if (blockIdx.z >= p.batch.live[1]) return;

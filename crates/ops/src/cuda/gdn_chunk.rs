@@ -21,6 +21,8 @@ const SCAN: Entry = Entry {
 const CHUNK: usize = 64;
 /// Columns of v that a block of the scan takes, of 128.
 const COLUMNS: usize = 64;
+/// Value heads that a block of the transform takes.
+const HEADS: usize = 3;
 const THREADS: u32 = 128;
 /// `sizeof(TransformShared)` and `sizeof(ScanShared)`.
 const TRANSFORM_SHARED_BYTES: u32 = 55_056;
@@ -92,6 +94,10 @@ pub(super) fn gdn_chunk(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErr
         "{rows} rows into {} values",
         op.out.len()
     );
+    assert!(
+        u32::try_from(rows * shape.channels()).is_ok(),
+        "values of {rows} rows are numbered in 32 bits"
+    );
     let (state, journal) = (op.state, op.journal);
     let sequences = op.batch.sequences_max.min(rows);
     let chunks = chunks_max(rows, sequences);
@@ -115,8 +121,9 @@ pub(super) fn gdn_chunk(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErr
         matrices: scratch.add(arrays.matrices),
         factors: scratch.add(arrays.factors),
     };
+    let parts = (shape.value_heads / shape.key_heads).div_ceil(HEADS);
     let transform = Grid {
-        blocks: [shape.key_heads as u32, chunks as u32, 1],
+        blocks: [(shape.key_heads * parts) as u32, chunks as u32, 1],
         threads: THREADS,
         shared: TRANSFORM_SHARED_BYTES,
     };
