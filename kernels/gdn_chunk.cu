@@ -3,7 +3,7 @@
 #include "gdn_chunk_transform.cuh"
 
 // As the launches have them (crates/ops/src/cuda/gdn_chunk.rs).
-static_assert(sizeof(TransformShared) == 55056, "shared memory of a block of the transform");
+static_assert(sizeof(TransformShared) == 55072, "shared memory of a block of the transform");
 static_assert(sizeof(ScanShared) == 79872, "shared memory of a block of the scan");
 
 // Takes the pending rows into the stored state: the operations of gdn_scan.cuh in the same order, so

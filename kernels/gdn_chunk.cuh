@@ -110,6 +110,10 @@ __device__ __forceinline__ bool holds(const Place& place, uint32_t row) {
     return row >= place.first && row < place.end;
 }
 
+__device__ __forceinline__ bool is_whole(const Place& place) {
+    return place.first == 0 && place.end == CHUNK;
+}
+
 // Address of 16-byte piece `piece` of a row of a tile with PIECES pieces a row. Eight rows at the
 // same piece lie in different banks. Tiles are aligned to 256 bytes: the address of piece
 // `piece` ^ x is that of `piece` ^ 16 x.
@@ -119,8 +123,8 @@ __device__ __forceinline__ uint32_t tile_address(const bf16* tile, uint32_t row,
 }
 
 // Starts to copy columns from `column` of qkv of a chunk's rows to a tile; zeros for rows that the
-// chunk lacks.
-template <int PIECES>
+// chunk lacks, unless it is known to be WHOLE.
+template <int PIECES, bool WHOLE = false>
 __device__ __forceinline__ void fetch_tile(bf16* tile, const GdnChunkParams& p, const Place& place,
                                            uint32_t column) {
     // Rows at a time, a multiple of eight: all of a thread's pieces are swizzled alike.
@@ -129,18 +133,18 @@ __device__ __forceinline__ void fetch_tile(bf16* tile, const GdnChunkParams& p, 
     const uint32_t to = tile_address<PIECES>(tile, row, piece), stride = channels(p.sizes);
     // Values in front of the chunk's row 0, which may lie in front of the buffer, wrap around.
     const uint32_t from = (place.origin + row) * stride + column + piece * 8;
-    if (place.first == 0 && place.end == CHUNK) {
+    if (WHOLE || is_whole(place)) {
 #pragma unroll
         for (int x = 0; x < CHUNK / ROWS; x++) {
             copy16_async(to + x * THREADS * 16, p.qkv + (from + x * ROWS * stride));
         }
-        return;
-    }
+    } else {
 #pragma unroll 1
-    for (int x = 0; x < CHUNK / ROWS; x++) {
-        const bool valid = holds(place, x * ROWS + row);
-        copy16_async_or_zero(to + x * THREADS * 16,
-                             p.qkv + (valid ? from + x * ROWS * stride : 0), valid);
+        for (int x = 0; x < CHUNK / ROWS; x++) {
+            const bool valid = holds(place, x * ROWS + row);
+            copy16_async_or_zero(to + x * THREADS * 16,
+                                 p.qkv + (valid ? from + x * ROWS * stride : 0), valid);
+        }
     }
 }
 

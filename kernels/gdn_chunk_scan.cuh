@@ -49,22 +49,24 @@ __device__ __forceinline__ void fetch_pieces(void* to, const void* from) {
 }
 
 // What the beginning of a chunk needs and its end too.
+template <bool WHOLE>
 __device__ __forceinline__ void fetch_keys(ScanShared& shared, const GdnChunkParams& p,
                                            const Item& item, uint32_t chunk) {
-    if (chunk >= item.sequence.chunks) return;
-    fetch_tile<16>(shared.key[chunk % 2], p, place_of(item.sequence, chunk),
+    if (!WHOLE && chunk >= item.sequence.chunks) return;
+    fetch_tile<16, WHOLE>(shared.key[chunk % 2], p, place_of(item.sequence, chunk),
                    key_width(p.sizes) + item.key_head * KEY_DIM);
     fetch_pieces<FACTOR_PIECES>(&shared.factors[chunk % 2],
                                 p.factors + matrix_of(p, item, chunk));
 }
 
 // What only its first half needs.
+template <bool WHOLE>
 __device__ __forceinline__ void fetch_first(ScanShared& shared, const GdnChunkParams& p,
                                             const Item& item, uint32_t chunk) {
-    if (chunk >= item.sequence.chunks) return;
+    if (!WHOLE && chunk >= item.sequence.chunks) return;
     const Place place = place_of(item.sequence, chunk);
-    fetch_tile<16>(shared.query, p, place, item.key_head * KEY_DIM);
-    fetch_tile<8>(shared.value, p, place,
+    fetch_tile<16, WHOLE>(shared.query, p, place, item.key_head * KEY_DIM);
+    fetch_tile<8, WHOLE>(shared.value, p, place,
                   2 * key_width(p.sizes) + item.head * VALUE_DIM + item.slice * COLUMNS);
     fetch_pieces<MATRIX_PIECES>(shared.transform,
                                 p.matrices + matrix_of(p, item, chunk) * CHUNK_PIECES);
@@ -102,8 +104,8 @@ __device__ __forceinline__ void load(ReadOperands& b, uint32_t key_tile, uint32_
     }
 }
 
-// key = S k^T, query = S q^T. Operands are loaded a group ahead.
-__device__ __forceinline__ void read_state(Rows& key, Rows& query, const State& s,
+// key = S k^T, query = S q^T, and S <- decay S. Operands are loaded a group ahead.
+__device__ __forceinline__ void read_state(Rows& key, Rows& query, State& s, float decay,
                                            uint32_t key_tile, uint32_t query_tile) {
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
@@ -118,7 +120,11 @@ __device__ __forceinline__ void read_state(Rows& key, Rows& query, const State& 
     for (int group = 0; group < GROUPS; group++) {
         const ReadOperands& now = b[group % 2];
         if (group + 1 < GROUPS) load(b[(group + 1) % 2], key_tile, query_tile, group + 1);
-        if (group % 2 == 0) split(a, s[group], s[group + 1]);
+        if (group % 2 == 0) {
+            split(a, s[group], s[group + 1]);
+#pragma unroll
+            for (int e = 0; e < 8; e++) s[group + e / 4][e % 4] *= decay;
+        }
 #pragma unroll
         for (int part = 0; part < 2; part++) {
             const uint32_t(&operand)[4] = part == 0 ? a.high : a.low;
@@ -257,7 +263,7 @@ __device__ __forceinline__ void store_rows(const GdnChunkParams& p, const Item& 
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = value_width(p.sizes);
     const uint32_t column = item.head * VALUE_DIM + item.slice * COLUMNS + warp * 16 + lane % 4 * 2;
     const uint32_t to = (place.origin + lane / 4) * stride + column;
-    const bool whole = place.first == 0 && place.end == CHUNK;
+    const bool whole = is_whole(place);
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
         const uint32_t left = transpose_8x8(pack_bf16(out[n][0], out[n][1]));
@@ -270,7 +276,9 @@ __device__ __forceinline__ void store_rows(const GdnChunkParams& p, const Item& 
     }
 }
 
-// One chunk. Its tiles but P are under way.
+// One chunk. Its tiles but P are under way. Where the next one is known to be WHOLE nothing
+// branches, so that copies are issued between products.
+template <bool WHOLE>
 __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const GdnChunkParams& p,
                                            const Item& item, uint32_t chunk) {
     const bf16* key_tile = shared.key[chunk % 2];
@@ -278,10 +286,10 @@ __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const G
     copy_wait<0>();
     __syncthreads();
     fetch_second(shared, p, item, chunk);
-    fetch_keys(shared, p, item, chunk + 1);
+    fetch_keys<WHOLE>(shared, p, item, chunk + 1);
     copy_commit();
     Rows x, out, n;
-    read_state(x, out, s, read_address(key_tile), read_address(shared.query));
+    read_state(x, out, s, factors.decay[0], read_address(key_tile), read_address(shared.query));
     subtract_from_value(x, shared.value, factors.read_key);
 #pragma unroll
     for (int y = 0; y < CHUNK / 8; y++) {
@@ -295,14 +303,8 @@ __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const G
     transform_rows<0>(n, x, shared.transform);
     copy_wait<0>();
     __syncthreads();
-    fetch_first(shared, p, item, chunk + 1);
+    fetch_first<WHOLE>(shared, p, item, chunk + 1);
     copy_commit();
-    const float decay = factors.decay[0];
-#pragma unroll
-    for (int m = 0; m < KEY_DIM / 8; m++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[m][e] *= decay;
-    }
     attend_and_write<0>(out, s, n, shared.attention, write_address(key_tile), factors);
     store_rows(p, item, place_of(item.sequence, chunk), out);
 }
@@ -337,14 +339,18 @@ __device__ __forceinline__ void store_state(const State& s, float2* to) {
 // The item's rows, from the stored state to the stored state.
 __device__ __forceinline__ void scan_item(ScanShared& shared, const GdnChunkParams& p,
                                           const Item& item) {
-    fetch_keys(shared, p, item, 0);
-    fetch_first(shared, p, item, 0);
+    fetch_keys<false>(shared, p, item, 0);
+    fetch_first<false>(shared, p, item, 0);
     copy_commit();
     State s;
     load_state(s, state_at(p, item));
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < item.sequence.chunks; chunk++) {
-        scan_chunk(s, shared, p, item, chunk);
+        if (chunk + 1 < item.sequence.chunks && is_whole(place_of(item.sequence, chunk + 1))) {
+            scan_chunk<true>(s, shared, p, item, chunk);
+        } else {
+            scan_chunk<false>(s, shared, p, item, chunk);
+        }
     }
     store_state(s, state_at(p, item));
 }

@@ -26,11 +26,24 @@ __device__ __forceinline__ Sum operator+(const Sum& x, const Sum& y) {
     return {high, __fadd_rn(rest, __fadd_rn(x.low, y.low))};
 }
 
-// e^(x - y) for x <= y: 1e-7 off at most, for the fast exponential is the closer the larger its
-// result. 0 unless `wanted`.
+// 2^x to 2^-22; 0 for large negative x.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+
+// 2^(x - y), or 0 unless `wanted`.
 __device__ __forceinline__ float decay_between(const Sum& x, const Sum& y, bool wanted) {
     const float exponent = __fadd_rn(__fsub_rn(x.high, y.high), __fsub_rn(x.low, y.low));
-    return __expf(wanted ? exponent : -INFINITY);
+    return exp2_fast(wanted ? exponent : -INFINITY);
+}
+
+// g as the exponent of 2.
+__device__ __forceinline__ Sum exponent_of(float g) {
+    constexpr float LOG2_E = 1.4426950408889634, REST = 1.4426950408889634 - (double)LOG2_E;
+    const float high = __fmul_rn(g, LOG2_E);
+    return {high, __fmaf_rn(g, REST, __fmaf_rn(g, LOG2_E, -high))};
 }
 
 struct alignas(16) TransformShared {
@@ -42,28 +55,32 @@ struct alignas(16) TransformShared {
         // A_ij at [j][i], and in the blocks on the diagonal the inverse in its place.
         float system[HEADS][CHUNK * SYSTEM_STRIDE];
     };
-    // G and beta of rows; g = beta = 0 in rows that the chunk lacks.
+    // G as the exponent of 2, and beta; g = beta = 0 in rows that the chunk lacks.
     Sum decay_log[HEADS][CHUNK];
     float beta[HEADS][CHUNK];
     float key_factor[CHUNK];
     float query_factor[CHUNK];
-    uint32_t sequence;
+    bool found;
+    Sequence sequence;
 };
 
 // 16 rows of a product of two tiles, 16 x 8 at a time.
 using Products = float[CHUNK / 8][4];
 
-// The sequence whose chunk this is, or NONE.
-__device__ __forceinline__ uint32_t find_sequence(TransformShared& shared, const GdnChunkParams& p,
-                                                  uint32_t chunk) {
-    if (threadIdx.x == 0) shared.sequence = NONE;
+// Finds the sequence whose chunk this is.
+__device__ __forceinline__ bool find_sequence(TransformShared& shared, const GdnChunkParams& p,
+                                              uint32_t chunk) {
+    if (threadIdx.x == 0) shared.found = false;
     __syncthreads();
     for (uint32_t number = threadIdx.x; number < p.batch.live[1]; number += THREADS) {
         const Sequence sequence = sequence_of(p, number);
-        if (chunk - sequence.first_chunk < sequence.chunks) shared.sequence = number;
+        if (chunk - sequence.first_chunk < sequence.chunks) {
+            shared.sequence = sequence;
+            shared.found = true;
+        }
     }
     __syncthreads();
-    return shared.sequence;
+    return shared.found;
 }
 
 __device__ __forceinline__ void load_scales(TransformShared& shared, const GdnChunkParams& p,
@@ -89,7 +106,7 @@ __device__ __forceinline__ void load_gates(TransformShared& shared, const GdnChu
         const bool valid = holds(place, row);
         const uint32_t at = valid ? (place.origin + row) * p.sizes.value_heads + first + head : 0;
         const float2 gate = reinterpret_cast<const float2*>(p.gate)[at];
-        sum[x] = {valid ? gate.x : 0, 0};
+        sum[x] = exponent_of(valid ? gate.x : 0);
         shared.beta[head][row] = valid ? gate.y : 0;
     }
     sum[1] = sum[0] + sum[1];
@@ -155,15 +172,33 @@ __device__ __forceinline__ void store_block(uint4* matrix, uint32_t block, const
     to[32] = low;
 }
 
+// What all value heads share: k_i.k_j r_i r_j and q_i.k_j p_i r_j.
+__device__ __forceinline__ void normalise(Products& key, Products& query,
+                                          const TransformShared& shared, uint32_t own) {
+    const uint32_t lane = threadIdx.x % 32, top = own * BLOCK + lane / 4;
+    const float of_key[2] = {shared.key_factor[top], shared.key_factor[top + 8]};
+    const float of_query[2] = {shared.query_factor[top], shared.query_factor[top + 8]};
+#pragma unroll
+    for (int n = 0; n < CHUNK / 8; n++) {
+        if (n / 2 > own) continue;
+        const float2 factor =
+            reinterpret_cast<const float2*>(shared.key_factor)[n * 4 + lane % 4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float column = e % 2 == 0 ? factor.x : factor.y;
+            key[n][e] *= column * of_key[e / 2];
+            query[n][e] *= column * of_query[e / 2];
+        }
+    }
+}
+
 // Block row `own` of one value head: A to shared memory, P to global.
 __device__ __forceinline__ void weigh(TransformShared& shared, const Products& key,
                                       const Products& query, uint32_t own, uint32_t head,
                                       uint4* attention) {
     const uint32_t lane = threadIdx.x % 32, top = own * BLOCK + lane / 4;
     const Sum row_sum[2] = {shared.decay_log[head][top], shared.decay_log[head][top + 8]};
-    const float read[2] = {shared.query_factor[top], shared.query_factor[top + 8]};
-    const float write[2] = {shared.beta[head][top] * shared.key_factor[top],
-                            shared.beta[head][top + 8] * shared.key_factor[top + 8]};
+    const float beta[2] = {shared.beta[head][top], shared.beta[head][top + 8]};
     float* system = shared.system[head];
 #pragma unroll
     for (int block = 0; block < BLOCK_ROWS; block++) {
@@ -173,10 +208,10 @@ __device__ __forceinline__ void weigh(TransformShared& shared, const Products& k
         for (int x = 0; x < 8; x++) {
             const int half = x / 4, e = x % 4, n = 2 * block + half;
             const uint32_t i = top + e / 2 * 8, j = n * 8 + lane % 4 * 2 + e % 2;
-            const float decay = decay_between(row_sum[e / 2], shared.decay_log[head][j], j <= i) *
-                                shared.key_factor[j];
-            weighed.half[half][e] = query[n][e] * (decay * read[e / 2]);
-            if (j < i) system[j * SYSTEM_STRIDE + i] = key[n][e] * (decay * write[e / 2]);
+            const float decay =
+                decay_between(row_sum[e / 2], shared.decay_log[head][j], j <= i);
+            weighed.half[half][e] = query[n][e] * decay;
+            if (j < i) system[j * SYSTEM_STRIDE + i] = key[n][e] * (decay * beta[e / 2]);
         }
         store_block(attention, own * (own + 1) / 2 + block, weighed);
     }
@@ -307,6 +342,7 @@ __device__ __forceinline__ void transform_heads(TransformShared& shared, const G
     copy_wait<0>();
     __syncthreads();
     multiply(key, query, shared, own);
+    normalise(key, query, shared, own);
     __syncthreads();
     for (uint32_t head = 0; head < heads; head++) {
         weigh(shared, key, query, own, head, matrices + head * CHUNK_PIECES + MATRIX_PIECES);
@@ -323,9 +359,8 @@ __device__ __forceinline__ void transform_heads(TransformShared& shared, const G
 // `part` is a key head, or HEADS of its value heads if it has more.
 __device__ __forceinline__ void transform(TransformShared& shared, const GdnChunkParams& p,
                                           uint32_t part, uint32_t chunk) {
-    const uint32_t number = find_sequence(shared, p, chunk);
-    if (number == NONE) return;
-    const Sequence sequence = sequence_of(p, number);
+    if (!find_sequence(shared, p, chunk)) return;
+    const Sequence sequence = shared.sequence;
     const Place place = place_of(sequence, chunk - sequence.first_chunk);
     const uint32_t group = p.sizes.value_heads / p.sizes.key_heads;
     const uint32_t parts = (group + HEADS - 1) / HEADS;
