@@ -123,8 +123,8 @@ __device__ __forceinline__ uint32_t tile_address(const bf16* tile, uint32_t row,
 }
 
 // Starts to copy columns from `column` of qkv of a chunk's rows to a tile; zeros for rows that the
-// chunk lacks, unless it is known to be WHOLE.
-template <int PIECES, bool WHOLE = false>
+// chunk lacks.
+template <int PIECES>
 __device__ __forceinline__ void fetch_tile(bf16* tile, const GdnChunkParams& p, const Place& place,
                                            uint32_t column) {
     // Rows at a time, a multiple of eight: all of a thread's pieces are swizzled alike.
@@ -133,7 +133,7 @@ __device__ __forceinline__ void fetch_tile(bf16* tile, const GdnChunkParams& p, 
     const uint32_t to = tile_address<PIECES>(tile, row, piece), stride = channels(p.sizes);
     // Values in front of the chunk's row 0, which may lie in front of the buffer, wrap around.
     const uint32_t from = (place.origin + row) * stride + column + piece * 8;
-    if (WHOLE || is_whole(place)) {
+    if (is_whole(place)) {
 #pragma unroll
         for (int x = 0; x < CHUNK / ROWS; x++) {
             copy16_async(to + x * THREADS * 16, p.qkv + (from + x * ROWS * stride));

@@ -49,24 +49,22 @@ __device__ __forceinline__ void fetch_pieces(void* to, const void* from) {
 }
 
 // What the beginning of a chunk needs and its end too.
-template <bool WHOLE>
 __device__ __forceinline__ void fetch_keys(ScanShared& shared, const GdnChunkParams& p,
                                            const Item& item, uint32_t chunk) {
-    if (!WHOLE && chunk >= item.sequence.chunks) return;
-    fetch_tile<16, WHOLE>(shared.key[chunk % 2], p, place_of(item.sequence, chunk),
+    if (chunk >= item.sequence.chunks) return;
+    fetch_tile<16>(shared.key[chunk % 2], p, place_of(item.sequence, chunk),
                    key_width(p.sizes) + item.key_head * KEY_DIM);
     fetch_pieces<FACTOR_PIECES>(&shared.factors[chunk % 2],
                                 p.factors + matrix_of(p, item, chunk));
 }
 
 // What only its first half needs.
-template <bool WHOLE>
 __device__ __forceinline__ void fetch_first(ScanShared& shared, const GdnChunkParams& p,
                                             const Item& item, uint32_t chunk) {
-    if (!WHOLE && chunk >= item.sequence.chunks) return;
+    if (chunk >= item.sequence.chunks) return;
     const Place place = place_of(item.sequence, chunk);
-    fetch_tile<16, WHOLE>(shared.query, p, place, item.key_head * KEY_DIM);
-    fetch_tile<8, WHOLE>(shared.value, p, place,
+    fetch_tile<16>(shared.query, p, place, item.key_head * KEY_DIM);
+    fetch_tile<8>(shared.value, p, place,
                   2 * key_width(p.sizes) + item.head * VALUE_DIM + item.slice * COLUMNS);
     fetch_pieces<MATRIX_PIECES>(shared.transform,
                                 p.matrices + matrix_of(p, item, chunk) * CHUNK_PIECES);
@@ -276,9 +274,7 @@ __device__ __forceinline__ void store_rows(const GdnChunkParams& p, const Item& 
     }
 }
 
-// One chunk. Its tiles but P are under way. Where the next one is known to be WHOLE nothing
-// branches, so that copies are issued between products.
-template <bool WHOLE>
+// One chunk. Its tiles but P are under way.
 __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const GdnChunkParams& p,
                                            const Item& item, uint32_t chunk) {
     const bf16* key_tile = shared.key[chunk % 2];
@@ -286,7 +282,7 @@ __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const G
     copy_wait<0>();
     __syncthreads();
     fetch_second(shared, p, item, chunk);
-    fetch_keys<WHOLE>(shared, p, item, chunk + 1);
+    fetch_keys(shared, p, item, chunk + 1);
     copy_commit();
     Rows x, out, n;
     read_state(x, out, s, factors.decay[0], read_address(key_tile), read_address(shared.query));
@@ -303,7 +299,7 @@ __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const G
     transform_rows<0>(n, x, shared.transform);
     copy_wait<0>();
     __syncthreads();
-    fetch_first<WHOLE>(shared, p, item, chunk + 1);
+    fetch_first(shared, p, item, chunk + 1);
     copy_commit();
     attend_and_write<0>(out, s, n, shared.attention, write_address(key_tile), factors);
     store_rows(p, item, place_of(item.sequence, chunk), out);
@@ -339,18 +335,14 @@ __device__ __forceinline__ void store_state(const State& s, float2* to) {
 // The item's rows, from the stored state to the stored state.
 __device__ __forceinline__ void scan_item(ScanShared& shared, const GdnChunkParams& p,
                                           const Item& item) {
-    fetch_keys<false>(shared, p, item, 0);
-    fetch_first<false>(shared, p, item, 0);
+    fetch_keys(shared, p, item, 0);
+    fetch_first(shared, p, item, 0);
     copy_commit();
     State s;
     load_state(s, state_at(p, item));
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < item.sequence.chunks; chunk++) {
-        if (chunk + 1 < item.sequence.chunks && is_whole(place_of(item.sequence, chunk + 1))) {
-            scan_chunk<true>(s, shared, p, item, chunk);
-        } else {
-            scan_chunk<false>(s, shared, p, item, chunk);
-        }
+        scan_chunk(s, shared, p, item, chunk);
     }
     store_state(s, state_at(p, item));
 }
