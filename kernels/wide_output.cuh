@@ -125,6 +125,43 @@ __device__ __forceinline__ void store_f32(float* out, const WideTarget& t,
     }
 }
 
+// As store_f32, added to what is there; the values of four pieces are read before any is written,
+// since memory answers late.
+template <class T>
+__device__ __forceinline__ void add_f32(float* out, const WideTarget& t,
+                                        const float (&d)[T::ROWS / 2]) {
+    constexpr int PIECES = 4;
+    const int lane = t.thread % 32, row = t.row + 2 * (lane % 4);
+    const int output = t.output + t.thread / 32 * 16 + lane / 4;
+    const bool low = output < t.outputs_end, high = output + 8 < t.outputs_end;
+    float* to = out + static_cast<size_t>(row) * t.out_row + output;
+    const size_t step = 8 * static_cast<size_t>(t.out_row);
+    int left = t.rows_end - row;
+#pragma unroll
+    for (int first = 0; first < T::ROWS / 8; first += PIECES) {
+        float sum[PIECES][4];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const float* from = to + i * step;
+            const int rows = left - 8 * i;
+            sum[i][0] = rows > 0 && low ? from[0] : 0.0f;
+            sum[i][1] = rows > 1 && low ? from[t.out_row] : 0.0f;
+            sum[i][2] = rows > 0 && high ? from[8] : 0.0f;
+            sum[i][3] = rows > 1 && high ? from[t.out_row + 8] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const float* v = d + 4 * (first + i);
+            if (left > 0 && low) to[0] = sum[i][0] + v[0];
+            if (left > 1 && low) to[t.out_row] = sum[i][1] + v[1];
+            if (left > 0 && high) to[8] = sum[i][2] + v[2];
+            if (left > 1 && high) to[t.out_row + 8] = sum[i][3] + v[3];
+            to += step;
+            left -= 8;
+        }
+    }
+}
+
 template <class T>
 __device__ __forceinline__ void store_sums(const WideParams& p, int slice, WideTarget t,
                                            uint32_t staging, const typename T::Sums& sums) {
@@ -132,6 +169,8 @@ __device__ __forceinline__ void store_sums(const WideParams& p, int slice, WideT
         store_bf16<T>(static_cast<bf16*>(p.out), t, staging, sums);
     } else if (p.output == STORE_F32) {
         store_f32<T>(static_cast<float*>(p.out) + slice * p.out_slice, t, sums);
+    } else if (p.output == STORE_ADD) {
+        add_f32<T>(static_cast<float*>(p.out), t, sums);
     } else {
         t.output /= 2;
         t.outputs_end /= 2;

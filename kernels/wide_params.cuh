@@ -9,6 +9,8 @@ enum WideOutput : uint32_t {
     STORE_F32,
     // Of every 16 weight rows the first 8 are gates, the last 8 the ups of the same outputs.
     STORE_SWIGLU,
+    // Added to [rows, outputs].
+    STORE_ADD,
 };
 
 // out[r, o] = sum_k x[r, k] weight[o, k]. The blocks of a cluster work on neighbouring weight tiles

@@ -103,6 +103,7 @@ impl Pair {
             device: device(),
             dtype: None,
             vocab_used: self.vocab_used,
+            graphs: true,
         };
         let config = EngineConfig {
             algorithm,
@@ -117,6 +118,7 @@ impl Pair {
             prefill_chunk: 512,
             draft_batch_max: 0,
             skip_warmup: false,
+            simulate: None,
         };
         let engine = Engine::start(spec, config).expect("the configuration is valid");
         loop {
@@ -184,6 +186,7 @@ pub fn request(
         logprobs: None,
         prompt_logprobs: None,
         speculative: true,
+        shape: None,
     }
 }
 

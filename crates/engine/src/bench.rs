@@ -1,12 +1,13 @@
 //! Times of steps and prefills, measured on a runner without an engine around it.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use model::{
     AcceptanceLaw, Chunk, DeviceTimes, DrafterConfig, LoadProgress, ModelConfig, ModelError,
-    Runner, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepTraffic,
+    Runner, RunnerConfig, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepTraffic,
 };
-use ops::Backend;
+use ops::{Backend, EMIT_MAX};
 
 use crate::kv_pool::{BlockTable, KvPool};
 use crate::start::{Configurations, Place, sources};
@@ -50,6 +51,25 @@ pub struct StepTimes {
     pub tokens_per_step: f64,
 }
 
+impl StepBench {
+    /// Whether the runner's context holds every case and the rows of a step behind it.
+    fn check(&self, runner: &RunnerConfig) -> Result<(), EngineError> {
+        let most = runner
+            .context_max
+            .saturating_sub(runner.tree_rows_max + EMIT_MAX);
+        let cases = self.contexts.iter().chain(&self.prefills);
+        match cases
+            .into_iter()
+            .find(|tokens| !(1..=most).contains(*tokens))
+        {
+            None => Ok(()),
+            Some(tokens) => Err(EngineError::Config(format!(
+                "a context of {tokens} tokens; model and KV pool allow 1 to {most} here"
+            ))),
+        }
+    }
+}
+
 impl StepTimes {
     /// The median step.
     pub fn median_ms(&self) -> f64 {
@@ -68,9 +88,9 @@ pub struct PrefillTime {
     pub runs_ms: Vec<f64>,
 }
 
-/// What was measured.
+/// The model that is timed, and where it runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepReport {
+pub struct LoadedModel {
     /// The device.
     pub device: String,
     /// Bytes per second that a copy within the device reads and writes: the ruler of this run.
@@ -79,26 +99,44 @@ pub struct StepReport {
     pub load_s: f64,
     /// Bytes allocated, and what the plan said.
     pub allocated: (u64, u64),
-    /// Prompts.
-    pub prefills: Vec<PrefillTime>,
-    /// Steps.
-    pub steps: Vec<StepTimes>,
 }
 
-/// Bytes of the copy that serves as ruler; smaller where the device has little room.
+/// What was measured just now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measured {
+    /// The model is loaded; always first.
+    Loaded(LoadedModel),
+    /// A prompt.
+    Prefill(PrefillTime),
+    /// A case of steps.
+    Step(StepTimes),
+}
+
+/// Tokens that every case should have room for behind its context, for its steps on the device.
+pub const SLACK_TOKENS: usize = 2048;
+/// Bytes of the copy that serves as ruler.
 const COPY_BYTES: usize = 2 << 30;
+/// The same where memory is the host's, or short: still more than any cache holds.
+const COPY_BYTES_SMALL: usize = 256 << 20;
 /// Steps before the timed ones.
 const WARM_UP_STEPS: usize = 5;
 /// Runs of each prefill.
 const PREFILL_RUNS: usize = 3;
+/// Repetitions on the device at most: nobody takes sequences back between them.
+const DEVICE_REPEATS: usize = 30;
+/// Tokens of a context that are prefilled; what is longer goes on with random keys and values.
+const REAL_CONTEXT: usize = 512;
 
-/// Loads the model and times every case; `progress` is told of each as it is done.
+/// Whoever is told of every measurement as it is made, and may break off.
+type Listener<'a> = dyn FnMut(Measured) -> ControlFlow<()> + 'a;
+
+/// Loads the model and times every case. `listener` is told of each at once.
 pub fn time_steps(
     spec: &LoadSpec,
     config: &EngineConfig,
     bench: &StepBench,
-    progress: &mut dyn FnMut(&str),
-) -> Result<StepReport, EngineError> {
+    listener: &mut Listener<'_>,
+) -> Result<(), EngineError> {
     let began = Instant::now();
     let configurations = Configurations::read(spec, config)?;
     let load = Load {
@@ -108,8 +146,8 @@ pub fn time_steps(
         began,
     };
     match Place::of(spec, &configurations)? {
-        Place::Cpu(cpu) => load.run(cpu, bench, progress),
-        Place::Cuda(cuda) => load.run(cuda, bench, progress),
+        Place::Cpu(cpu) => load.run(cpu, bench, listener),
+        Place::Cuda(cuda) => load.run(cuda, bench, listener),
     }
 }
 
@@ -126,16 +164,38 @@ impl Load<'_> {
         &self,
         backend: B,
         bench: &StepBench,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<StepReport, EngineError> {
+        listener: &mut Listener<'_>,
+    ) -> Result<(), EngineError> {
         let (spec, config) = (self.spec, self.config);
         let (settings, info) = self.configurations.resolve(spec, config, &backend)?;
         info.check_fit()?;
+        bench.check(&settings.runner)?;
         let loading = LoadProgress::default();
         let runner = Runner::load(backend, &sources(spec, config), settings.runner, &loading)?;
         runner.backend().wait().map_err(ModelError::Ops)?;
-        let seconds = self.began.elapsed().as_secs_f64();
-        Ok(Bench::new(runner, bench).run(seconds, progress)?)
+        let load_s = self.began.elapsed().as_secs_f64();
+        let backend = runner.backend();
+        let allocated = (backend.allocated_bytes(), runner.plan().total_bytes());
+        let copy_rate = match B::OWN_MEMORY {
+            true => backend.copy_rate(COPY_BYTES),
+            false => backend.copy_rate(COPY_BYTES_SMALL),
+        };
+        let copy_rate = copy_rate.or_else(|_| backend.copy_rate(COPY_BYTES_SMALL));
+        let loaded = LoadedModel {
+            device: backend.name(),
+            copy_rate: copy_rate.map_err(ModelError::Ops)?,
+            load_s,
+            allocated,
+        };
+        let bench = Bench {
+            runner,
+            bench,
+            copy_rate: loaded.copy_rate,
+        };
+        match listener(Measured::Loaded(loaded)) {
+            ControlFlow::Break(()) => Ok(()),
+            ControlFlow::Continue(()) => Ok(bench.run(listener)?),
+        }
     }
 }
 
@@ -145,61 +205,33 @@ struct Bench<'a, B: Backend> {
     copy_rate: f64,
 }
 
-/// Sequences in slots 0, 1, ... at some context.
-struct Sequences {
-    /// Held while the sequences run.
-    _pages: Vec<BlockTable>,
-    /// Committed tokens of the longest.
-    length: usize,
-}
-
-impl<'a, B: Backend> Bench<'a, B> {
-    fn new(runner: Runner<B>, bench: &'a StepBench) -> Self {
-        Bench {
-            runner,
-            bench,
-            copy_rate: 0.0,
+impl<B: Backend> Bench<'_, B> {
+    fn run(mut self, listener: &mut Listener<'_>) -> Result<(), ModelError> {
+        let bench = self.bench;
+        self.runner.simulate(bench.simulate)?;
+        for &tokens in &bench.prefills {
+            let prefill = self.time_prefill(tokens)?;
+            if listener(Measured::Prefill(prefill)).is_break() {
+                return Ok(());
+            }
         }
-    }
-
-    fn run(
-        mut self,
-        load_s: f64,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<StepReport, ModelError> {
-        let backend = self.runner.backend();
-        let allocated = (backend.allocated_bytes(), self.runner.plan().total_bytes());
-        self.copy_rate = match backend.copy_rate(COPY_BYTES) {
-            Err(_) => backend.copy_rate(COPY_BYTES / 16)?,
-            Ok(rate) => rate,
-        };
-        self.runner.simulate(self.bench.simulate)?;
-        let mut prefills = Vec::new();
-        for &tokens in &self.bench.prefills {
-            prefills.push(self.time_prefill(tokens)?);
-            progress(&format!("prefill of {tokens}"));
+        if bench.contexts.iter().any(|&context| context > REAL_CONTEXT) {
+            self.runner.fill_pages(0)?;
         }
-        let mut steps = Vec::new();
-        for &context in &self.bench.contexts {
-            for &batch in &self.bench.batches {
-                for &shape in &self.bench.shapes {
+        for &context in &bench.contexts {
+            for &batch in &bench.batches {
+                for &shape in &bench.shapes {
                     if batch * shape.rows() > ops::ROW_BUCKETS[ops::ROW_BUCKETS.len() - 1] {
                         continue;
                     }
-                    steps.push(self.time_case(batch, context, shape)?);
-                    let median = steps.last().map_or(0.0, StepTimes::median_ms);
-                    progress(&format!("{batch} x {shape:?} at {context}: {median:.3} ms"));
+                    let times = self.time_case(batch, context, shape)?;
+                    if listener(Measured::Step(times)).is_break() {
+                        return Ok(());
+                    }
                 }
             }
         }
-        Ok(StepReport {
-            device: self.runner.backend().name(),
-            copy_rate: self.copy_rate,
-            load_s,
-            allocated,
-            prefills,
-            steps,
-        })
+        Ok(())
     }
 
     fn time_prefill(&mut self, tokens: usize) -> Result<PrefillTime, ModelError> {
@@ -207,7 +239,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         // The first run is not timed.
         for run in 0..=PREFILL_RUNS {
             let began = Instant::now();
-            self.begin(1, tokens)?;
+            let _pages = self.begin(1, tokens)?;
             self.runner.backend().wait()?;
             if run > 0 {
                 runs_ms.push(began.elapsed().as_secs_f64() * 1e3);
@@ -216,18 +248,19 @@ impl<'a, B: Backend> Bench<'a, B> {
         Ok(PrefillTime { tokens, runs_ms })
     }
 
-    /// Starts `count` sequences and prefills them to `context` tokens.
-    fn begin(&mut self, count: usize, context: usize) -> Result<Sequences, ModelError> {
+    /// Starts `count` sequences in slots 0, 1, ... and prefills their prompts of `prompt` tokens.
+    /// Their pages are held by what comes back.
+    fn begin(&mut self, count: usize, prompt: usize) -> Result<Vec<BlockTable>, ModelError> {
         let config = self.runner.config().clone();
         let mut kv = KvPool::new(config.kv_pages);
         let share = (config.kv_pages / count * ops::PAGE_TOKENS).min(config.context_max);
         let mut pages = Vec::with_capacity(count);
         for slot in 0..count {
-            let table = kv.reserve(share - config.tree_rows_max).ok_or_else(|| {
+            let table = kv.reserve(share).ok_or_else(|| {
                 ModelError::Mismatch(format!("no pages for {count} sequences of {share} tokens"))
             })?;
             // Any ids do: what is computed does not depend on what they mean.
-            let tokens: Vec<u32> = (0..context)
+            let tokens: Vec<u32> = (0..prompt)
                 .map(|i| ((i * 7919 + slot * 104_729 + 1) % config.vocab_used) as u32)
                 .collect();
             self.runner.start(&SequenceStart {
@@ -237,12 +270,13 @@ impl<'a, B: Backend> Bench<'a, B> {
                 sampling: &SamplingParams::default(),
                 stop_ids: &[],
                 tokens_min: 0,
-                tokens_max: config.context_max,
+                // Sequences are taken back between steps, what they emitted is not.
+                tokens_max: u32::MAX as usize,
                 logprobs: None,
             })?;
             let mut start = 0;
             for piece in tokens.chunks(config.prefill_rows_max) {
-                let last = start + piece.len() == context;
+                let last = start + piece.len() == prompt;
                 self.runner.prefill(&[Chunk {
                     slot,
                     start,
@@ -254,10 +288,23 @@ impl<'a, B: Backend> Bench<'a, B> {
             }
             pages.push(table);
         }
-        Ok(Sequences {
-            _pages: pages,
-            length: context,
-        })
+        Ok(pages)
+    }
+
+    /// Lets the sequences stand at their context, and waits until they do.
+    fn place(&mut self, batch: usize, context: usize) -> Result<(), ModelError> {
+        for slot in 0..batch {
+            self.runner.place(slot, context)?;
+        }
+        Ok(self.runner.backend().wait()?)
+    }
+
+    /// Whole steps and commits each emit up to [`EMIT_MAX`] tokens, in two runs more than this.
+    fn device_repeats(&self, context: usize) -> usize {
+        let config = self.runner.config();
+        let room = config.context_max - config.tree_rows_max - context;
+        let fit = (room / (2 * EMIT_MAX)).saturating_sub(2).max(1);
+        fit.min(DEVICE_REPEATS).min(self.bench.repeats)
     }
 
     fn time_case(
@@ -266,7 +313,8 @@ impl<'a, B: Backend> Bench<'a, B> {
         context: usize,
         shape: Shape,
     ) -> Result<StepTimes, ModelError> {
-        let sequences = self.begin(batch, context)?;
+        let _pages = self.begin(batch, context.min(REAL_CONTEXT))?;
+        self.place(batch, context)?;
         let steps: Vec<SequenceStep> = (0..batch)
             .map(|slot| SequenceStep { slot, shape })
             .collect();
@@ -277,24 +325,25 @@ impl<'a, B: Backend> Bench<'a, B> {
         let mut steps_ms = Vec::with_capacity(self.bench.repeats);
         let mut emitted = 0;
         for number in 0..WARM_UP_STEPS + self.bench.repeats {
+            self.place(batch, context)?;
             let began = Instant::now();
             let output = self.runner.step(&steps)?;
             let ms = began.elapsed().as_secs_f64() * 1e3;
             if number >= WARM_UP_STEPS {
                 steps_ms.push(ms);
-                emitted += output
-                    .sequences
-                    .iter()
-                    .map(|s| s.tokens.len())
-                    .sum::<usize>();
+                let tokens = output.sequences.iter().map(|s| s.tokens.len());
+                emitted += tokens.sum::<usize>();
             }
         }
         let (target, drafter): (&ModelConfig, Option<&DrafterConfig>) =
             (self.runner.target_config(), self.runner.drafter_config());
-        let contexts = vec![sequences.length; batch];
+        let contexts = vec![context; batch];
         let drafter = drafter.filter(|_| shape != Shape::Plain);
         let traffic = StepTraffic::of(target, drafter, self.runner.config(), &contexts);
-        let device = self.runner.device_times(&steps, self.bench.repeats)?;
+        self.place(batch, context)?;
+        let device = self
+            .runner
+            .device_times(&steps, self.device_repeats(context))?;
         Ok(StepTimes {
             batch,
             context,

@@ -23,7 +23,9 @@ mod step_runner;
 mod timing_table;
 mod warm_up;
 
-pub use bench::{PrefillTime, StepBench, StepReport, StepTimes, time_steps};
+pub use bench::{
+    LoadedModel, Measured, PrefillTime, SLACK_TOKENS, StepBench, StepTimes, time_steps,
+};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
@@ -39,6 +41,7 @@ pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
     TokenUpdate,
 };
+pub use shape::name as shape_name;
 pub use start::{CheckOutput, Engine, check};
 pub use stats::{EngineStats, ShapeStats};
 

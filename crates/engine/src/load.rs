@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::{CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError};
+use model::{
+    AcceptanceLaw, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan, ModelError,
+};
 use ops::{DeviceMemory, OpsError};
 
 /// Where to run.
@@ -51,6 +53,8 @@ pub struct LoadSpec {
     pub dtype: Option<Dtype>,
     /// Ids `0..vocab_used` name tokens.
     pub vocab_used: usize,
+    /// Record steps and launch them as a whole, where the device can; off = enqueue op by op.
+    pub graphs: bool,
 }
 
 /// Limits and modes.
@@ -83,6 +87,8 @@ pub struct EngineConfig {
     pub draft_batch_max: usize,
     /// Skip warm-up and the timing table (`auto` then means budget 15).
     pub skip_warmup: bool,
+    /// Draw acceptance from a law instead of the model; for benchmarks only.
+    pub simulate: Option<AcceptanceLaw>,
 }
 
 /// Facts about a model.
@@ -114,6 +120,8 @@ pub struct ModelInfo {
     pub topk: usize,
     /// In effect, for chains.
     pub chain_drafts: usize,
+    /// Rows of one sequence in a step at most: 1 + drafts.
+    pub tree_rows_max: usize,
 }
 
 /// Where the engine is in its life.

@@ -1,6 +1,6 @@
 //! What crosses between server and engine.
 
-use model::{SamplingParams, TokenLogprob};
+use model::{SamplingParams, Shape, TokenLogprob};
 use ops::{EMIT_MAX, LOGIT_BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX};
 
 use crate::{ModelInfo, SubmitError};
@@ -29,6 +29,9 @@ pub struct Request {
     pub prompt_logprobs: Option<usize>,
     /// `false` runs this request without drafting.
     pub speculative: bool,
+    /// Drafts in this shape instead of the engine's choice; for benchmarks. Near the end of the
+    /// context, and in large batches, it is lowered like any other.
+    pub shape: Option<Shape>,
 }
 
 /// What one step did to the requests it touched.
@@ -186,7 +189,27 @@ impl Request {
                 return invalid(format!("{field} is {top}, the limit is {TOP_LOGPROBS_MAX}"));
             }
         }
+        check_shape(self.shape, info).map_err(SubmitError::Invalid)?;
         check_sampling(&self.sampling).map_err(SubmitError::Invalid)
+    }
+}
+
+/// Whether the engine was started for the shape.
+fn check_shape(shape: Option<Shape>, info: &ModelInfo) -> Result<(), String> {
+    let Some(shape) = shape else {
+        return Ok(());
+    };
+    let drafts_max = match shape {
+        Shape::Plain => return Ok(()),
+        Shape::Chain(_) => info.chain_drafts.min(info.tree_rows_max - 1),
+        Shape::Tree(_) => info.tree_rows_max - 1,
+    };
+    match (1..=drafts_max).contains(&(shape.rows() - 1)) {
+        true => Ok(()),
+        false => Err(format!(
+            "shape is {}; this engine drafts at most {drafts_max} like that",
+            crate::shape::name(shape)
+        )),
     }
 }
 

@@ -188,6 +188,7 @@ mod tests {
                 logprobs: None,
                 prompt_logprobs: None,
                 speculative: true,
+                shape: None,
             },
             submitted: Instant::now(),
         });

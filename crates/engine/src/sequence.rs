@@ -157,6 +157,7 @@ mod tests {
             logprobs: None,
             prompt_logprobs: None,
             speculative: true,
+            shape: None,
         };
         let slot = StatePool::new(1).reserve().expect("a slot is free");
         let pages = KvPool::new(8)

@@ -75,6 +75,7 @@ pub(crate) fn resolve<B: Backend>(
         budget: speculation.budget,
         topk: speculation.topk,
         chain_drafts: speculation.chain_drafts,
+        tree_rows_max: runner.tree_rows_max,
     };
     Ok((settings, info))
 }
@@ -114,7 +115,7 @@ fn settings<B: Backend>(
             weight_dtype: dtype,
             kv_dtype: dtype,
             vocab_used: spec.vocab_used,
-            graphs: true,
+            graphs: spec.graphs,
         },
         drafting: speculation.drafting,
         shapes,

@@ -18,7 +18,7 @@ pub(crate) enum Drafting {
 }
 
 /// `plain`, `chain-15`, `tree-31`: the name in metrics and tables.
-pub(crate) fn name(shape: Shape) -> String {
+pub fn name(shape: Shape) -> String {
     match shape {
         Shape::Plain => "plain".into(),
         Shape::Chain(drafts) => format!("chain-{drafts}"),

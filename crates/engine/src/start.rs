@@ -174,14 +174,16 @@ impl Start {
             return;
         }
         let sources = sources(&self.spec, &self.config);
-        let (runner, fetch) = (settings.runner.clone(), self.fetch);
+        let (runner, fetch, law) = (settings.runner.clone(), self.fetch, self.config.simulate);
         let load = |shared: &Shared| {
             if let Some(fetch) = fetch {
                 shared.enter(Phase::Download);
                 fetch(&shared.download)?;
                 shared.enter(Phase::Weights);
             }
-            Runner::load(backend, &sources, runner, &shared.progress)
+            let mut runner = Runner::load(backend, &sources, runner, &shared.progress)?;
+            runner.simulate(law)?;
+            Ok(runner)
         };
         step_loop::run(settings, shared, self.received, self.sender, load);
     }

@@ -421,9 +421,12 @@ impl<R: StepRunner> StepLoop<R> {
             let sequence = &mut self.scheduler.running[index];
             sequence.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.
-            if let (Some(auto), Some(prediction), None) =
-                (&mut self.auto, &result.prediction, result.ended)
-            {
+            if let (Some(auto), Some(prediction), None, None) = (
+                &mut self.auto,
+                &result.prediction,
+                result.ended,
+                sequence.request.shape,
+            ) {
                 auto.observe(&mut sequence.phi, step.shape, result.accepted, prediction);
             }
             self.shared.counters().count_step(step.shape, &result);
@@ -482,7 +485,8 @@ impl<R: StepRunner> StepLoop<R> {
             (Drafting::Off, _) => Shape::Plain,
             (Drafting::Fixed(shape), _) => shape,
             (Drafting::Auto, Some(auto)) => {
-                let drafting = indices.iter().filter(|&&index| drafts(index));
+                let chosen = |index: usize| drafts(index) && running[index].request.shape.is_none();
+                let drafting = indices.iter().filter(|&&index| chosen(index));
                 let phis: Vec<_> = drafting.map(|&index| &running[index].phi).collect();
                 auto.choose(&phis, indices.len() - phis.len())
             }
@@ -491,7 +495,10 @@ impl<R: StepRunner> StepLoop<R> {
         let mut shapes: Vec<Shape> = indices
             .iter()
             .map(|&index| match drafts(index) {
-                true => shape::lower(wanted, running[index].rows_left()),
+                true => {
+                    let own = running[index].request.shape;
+                    shape::lower(own.unwrap_or(wanted), running[index].rows_left())
+                }
                 false => Shape::Plain,
             })
             .collect();

@@ -213,7 +213,7 @@ fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) ->
         + forward(sequences)
         + batch(rows.blocks)
         + 4 * 2 * sequences
-        + 4 * 2 * rows.blocks * config.topk
+        + 4 * 3 * rows.blocks * config.topk
         + list(rows.selected)
         + result_bytes(rows.verify.max(sequences), sequences)
 }

@@ -10,6 +10,28 @@ pub struct Rows<'a, B: Backend> {
     pub capacity: usize,
     /// `[live rows, live sequences]`.
     pub live: &'a B::Buf<u32>,
+    /// Whether they are rows of prompts. Steps never need the same bits, so that a backend may sum
+    /// such a product in another order: one for every number of rows.
+    pub prompt: bool,
+}
+
+impl<'a, B: Backend> Rows<'a, B> {
+    /// Rows of a step.
+    pub fn new(capacity: usize, live: &'a B::Buf<u32>) -> Self {
+        Rows {
+            capacity,
+            live,
+            prompt: false,
+        }
+    }
+
+    /// The same rows as rows of prompts.
+    pub fn of_prompts(self) -> Self {
+        Rows {
+            prompt: true,
+            ..self
+        }
+    }
 }
 
 impl<B: Backend> Clone for Rows<'_, B> {
@@ -91,9 +113,6 @@ impl<B: Backend> Batch<B> {
             "{capacity} rows in tables for {}",
             self.rows_max
         );
-        Rows {
-            capacity,
-            live: &self.live,
-        }
+        Rows::new(capacity, &self.live)
     }
 }

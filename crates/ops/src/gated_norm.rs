@@ -68,6 +68,7 @@ mod tests {
             rows: Rows {
                 capacity: rows,
                 live: &live(rows),
+                prompt: false,
             },
             shape,
             eps: EPS,

@@ -72,6 +72,9 @@ pub use commit::{CompactKv, GdnCommit};
 pub use conv_tree::ConvTree;
 pub use cpu::Cpu;
 pub use cuda::Cuda;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub use cuda::PeerLinear;
 pub use draft_attention::{BlockMask, DraftAttention};
 pub use draft_blocks::DraftBlocks;
 pub use draft_tree::{BuildTree, DraftPlan, PHI_BUDGETS, PHI_LENGTHS, Prediction};

@@ -53,6 +53,7 @@ mod tests {
             rows: Rows {
                 capacity: rows,
                 live: &live(rows),
+                prompt: false,
             },
             dim,
             eps: EPS,

@@ -36,10 +36,7 @@ impl<B: Backend> ContextRows<B> {
             "{capacity} rows in tables for {}",
             self.rows_max
         );
-        Rows {
-            capacity,
-            live: &self.live,
-        }
+        Rows::new(capacity, &self.live)
     }
 }
 
@@ -110,6 +107,7 @@ mod tests {
                 rows: Rows {
                     capacity: 4,
                     live: &live(count),
+                    prompt: false,
                 },
                 source: &source,
                 dim: 3,
@@ -134,6 +132,7 @@ mod tests {
                 rows: Rows {
                     capacity: 3,
                     live: &live(2),
+                    prompt: false,
                 },
                 dim: 3,
                 x: &tap.clone().into(),
@@ -158,6 +157,7 @@ mod tests {
             rows: Rows {
                 capacity: 1,
                 live: &live(1),
+                prompt: false,
             },
             dim: 3,
             x: &vec![0.0; 3].into(),

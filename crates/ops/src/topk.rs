@@ -122,6 +122,7 @@ mod tests {
             rows: Rows {
                 capacity: rows,
                 live: &live(rows),
+                prompt: false,
             },
             vocab_rows,
             vocab_used,

@@ -60,11 +60,18 @@ pub fn of_file(path: &Path) -> Result<AcceptanceLaw, String> {
     if let Some(rate) = rates.into_iter().find(|rate| !(0.0..=1.0).contains(*rate)) {
         return Err(format!("{shown}: a rate of {rate}; rates are 0 to 1"));
     }
-    Ok(AcceptanceLaw {
+    let law = AcceptanceLaw {
         first: law.first,
         later: law.later,
         seed: SEED,
-    })
+    };
+    match law.misranked_depth() {
+        None => Ok(law),
+        Some(depth) => Err(format!(
+            "{shown}: at depth {depth} the second candidate would be accepted more often than the \
+             first; a drafter ranks by likelihood, so first must be at least (1 - first) * later"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -97,5 +104,8 @@ mod tests {
         let high = rates.replacen("0.5", "1.5", 1);
         write(&format!("{{\"first\": {high}, \"later\": {rates}}}"));
         assert!(of_file(&path).unwrap_err().contains("a rate of 1.5"));
+        let low = rates.replacen("0.5", "0.2", 1);
+        write(&format!("{{\"first\": {low}, \"later\": {rates}}}"));
+        assert!(of_file(&path).unwrap_err().contains("at depth 0"));
     }
 }

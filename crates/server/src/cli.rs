@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod chat_prompt;
 mod check;
 mod checkpoints;
 mod exit;

@@ -141,6 +141,7 @@ impl GenerationOptions {
             logprobs: None,
             prompt_logprobs: None,
             speculative: self.speculative,
+            shape: None,
         }
     }
 }

@@ -19,6 +19,7 @@ fn spec() -> LoadSpec {
         device: Device::Cpu,
         dtype: None,
         vocab_used: 90,
+        graphs: true,
     }
 }
 
@@ -36,6 +37,7 @@ pub(super) fn config() -> EngineConfig {
         prefill_chunk: 256,
         draft_batch_max: 3,
         skip_warmup: false,
+        simulate: None,
     }
 }
 

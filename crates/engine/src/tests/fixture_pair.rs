@@ -34,6 +34,7 @@ fn spec() -> LoadSpec {
         device: Device::Cpu,
         dtype: None,
         vocab_used: VOCAB,
+        graphs: true,
     }
 }
 
@@ -51,6 +52,7 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
         prefill_chunk: 64,
         draft_batch_max: 0,
         skip_warmup: budget != Budget::Auto,
+        simulate: None,
     }
 }
 
@@ -108,6 +110,7 @@ fn requests() -> Vec<Request> {
             logprobs: Some(2),
             prompt_logprobs: None,
             speculative: true,
+            shape: None,
         }
     });
     let mut asked: Vec<Request> = asked.collect();

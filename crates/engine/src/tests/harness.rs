@@ -95,6 +95,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         budget: Budget::Auto,
         topk: 15,
         chain_drafts: 15,
+        tree_rows_max,
     };
     let settings = Settings {
         runner,
@@ -340,6 +341,7 @@ pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
         logprobs: None,
         prompt_logprobs: None,
         speculative: true,
+        shape: None,
     }
 }
 

@@ -54,6 +54,33 @@ fn shapes_that_may_draft_do_draft() {
 }
 
 #[test]
+fn a_request_may_bring_its_own_shape() {
+    for drafting in [Drafting::Fixed(Shape::Tree(31)), Drafting::Auto] {
+        let mut harness = Harness::start(&setup(drafting));
+        for shape in [Shape::Plain, Shape::Chain(7), Shape::Tree(20)] {
+            let mut asked = request(30, 60, 9);
+            asked.shape = Some(shape);
+            harness.shapes.lock().unwrap().clear();
+            let tokens = harness.run(asked.clone()).0;
+            assert_eq!(tokens, plain_run(&asked, 1024).0);
+            let steps = harness.shapes.lock().unwrap().clone();
+            // One token is left for the last step at times, and is not drafted for.
+            let (_, all) = steps.split_last().expect("there are steps");
+            assert!(all.iter().all(|step| step[..] == [shape]), "{all:?}");
+        }
+        harness.close();
+    }
+    let harness = Harness::start(&setup(Drafting::Fixed(Shape::Tree(31))));
+    for shape in [Shape::Tree(32), Shape::Chain(16), Shape::Chain(0)] {
+        let mut asked = request(30, 60, 9);
+        asked.shape = Some(shape);
+        let refused = harness.handle().submit(asked).unwrap_err();
+        assert!(matches!(&refused, SubmitError::Invalid(text) if text.contains("drafts at most")));
+    }
+    harness.close();
+}
+
+#[test]
 fn the_last_token_of_a_request_is_not_drafted_for() {
     let mut harness = Harness::start(&setup(Drafting::Fixed(Shape::Tree(63))));
     let (_, finish) = harness.run(request(30, 2, 9));

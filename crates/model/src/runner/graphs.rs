@@ -1,22 +1,75 @@
-//! Steps recorded once and launched again, and acceptance by a law for benchmarks.
+//! Steps recorded once and launched again.
 
 use std::rc::Rc;
 
-use ops::{Backend, DEPTH_MAX, OpsError};
+use ops::{Backend, OpsError};
 
 use super::step::PartClock;
 use super::{Runner, StepKey};
 use crate::ModelError;
 
-/// Acceptance that is drawn instead of computed; see [`ops::SimulateAcceptance`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AcceptanceLaw {
-    /// Rate at which the first child of a node of depth 0, 1, ... is accepted.
-    pub first: [f32; DEPTH_MAX],
-    /// Rate at which each later child is, when those before it were not.
-    pub later: [f32; DEPTH_MAX],
-    /// Key of the random numbers.
-    pub seed: u64,
+/// Keys that are recorded at most: a device keeps memory for each.
+const RECORDS_MAX: usize = 128;
+
+/// Recorded steps by key, and what is worth recording.
+pub(super) struct Graphs<G> {
+    recorded: Vec<(StepKey, G)>,
+    /// Keys that were enqueued op by op: now they can be recorded.
+    prepared: Vec<StepKey>,
+    /// Whether the device records at all.
+    able: bool,
+}
+
+impl<G> Default for Graphs<G> {
+    fn default() -> Self {
+        Graphs {
+            recorded: Vec::new(),
+            prepared: Vec::new(),
+            able: true,
+        }
+    }
+}
+
+impl<G> Graphs<G> {
+    /// The smallest recorded step that covers `key` in its own row bucket; of any rows once no more
+    /// can be recorded.
+    fn find(&self, key: StepKey) -> Option<&G> {
+        let close = |own: &StepKey| own.rows == key.rows || self.is_full();
+        let covering = (self.recorded.iter()).filter(|(own, _)| own.covers(key) && close(own));
+        covering.min_by_key(|(own, _)| *own).map(|(_, graph)| graph)
+    }
+
+    fn has(&self, key: StepKey) -> bool {
+        self.recorded.iter().any(|(recorded, _)| *recorded == key)
+    }
+
+    fn is_full(&self) -> bool {
+        self.recorded.len() >= RECORDS_MAX
+    }
+
+    /// Whether a step of `key` that nothing recorded serves is to be recorded now.
+    fn is_due(&self, key: StepKey) -> bool {
+        self.able && !self.is_full() && self.prepared.contains(&key)
+    }
+
+    /// Notes that a step was enqueued op by op.
+    fn prepare(&mut self, key: StepKey) {
+        if self.able && !self.is_full() && !self.prepared.contains(&key) {
+            self.prepared.push(key);
+        }
+    }
+
+    /// Keeps a recording; `None`: the device has none.
+    fn keep(&mut self, key: StepKey, graph: Option<G>) {
+        self.able = graph.is_some();
+        self.recorded.extend(graph.map(|graph| (key, graph)));
+        self.prepared.retain(|prepared| *prepared != key);
+    }
+
+    /// Forgets all recordings. What was prepared still is.
+    pub(super) fn clear(&mut self) {
+        self.recorded.clear();
+    }
 }
 
 impl<B: Backend> Runner<B> {
@@ -24,38 +77,129 @@ impl<B: Backend> Runner<B> {
     /// `false`: the device has no graphs, or [`super::RunnerConfig::graphs`] is off. Nothing runs
     /// and no state changes. The same key should have been run before: a device may prepare at the
     /// first use of an op what cannot be recorded.
+    ///
+    /// [`Runner::step`] records by itself what it meets a second time; this is for those who do not
+    /// want to wait.
     pub fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {
+        Ok(self.record_step(key)?)
+    }
+
+    fn record_step(&mut self, key: StepKey) -> Result<bool, OpsError> {
         if !self.config.graphs {
             return Ok(false);
         }
-        if self.graphs.iter().any(|(recorded, _)| *recorded == key) {
-            return Ok(true);
+        if !self.graphs.has(key) {
+            let backend = Rc::clone(&self.backend);
+            let graph = backend.record(&mut || self.enqueue(key, &mut PartClock::start()))?;
+            self.graphs.keep(key, graph);
         }
-        let backend = Rc::clone(&self.backend);
-        let graph = backend.record(&mut || self.enqueue(key, &mut PartClock::start()))?;
-        let recorded = graph.is_some();
-        self.graphs.extend(graph.map(|graph| (key, graph)));
-        Ok(recorded)
+        Ok(self.graphs.has(key))
     }
 
-    /// Launches the smallest recorded step that covers `key`; `false` if there is none.
-    pub(super) fn launch(&self, key: StepKey) -> Result<bool, OpsError> {
-        let covering = self.graphs.iter().filter(|(own, _)| own.covers(key));
-        match covering.min_by_key(|(own, _)| *own) {
-            Some((_, graph)) => self.backend.launch(graph).map(|()| true),
-            None => Ok(false),
+    /// Launches a recorded step that covers `key`. `false` if there is none and the step has to be
+    /// enqueued op by op: always the first of its kind, unless warm-up was there before.
+    pub(super) fn launch(&mut self, key: StepKey) -> Result<bool, OpsError> {
+        if !self.config.graphs {
+            return Ok(false);
         }
+        if self.graphs.find(key).is_none() && self.graphs.is_due(key) {
+            self.record_step(key)?;
+        }
+        if let Some(graph) = self.graphs.find(key) {
+            return self.backend.launch(graph).map(|()| true);
+        }
+        self.graphs.prepare(key);
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Shape;
+    use super::*;
+
+    fn key(shapes: &[Shape]) -> StepKey {
+        StepKey::of(shapes.iter().copied(), 8)
     }
 
-    /// From now on drafts are accepted by `law`; `None` = by the model again. Recorded steps are
-    /// dropped: they hold the former choice. For benchmarks only.
-    pub fn simulate(&mut self, law: Option<AcceptanceLaw>) -> Result<(), ModelError> {
-        self.graphs.clear();
-        self.simulation = law.map(|law| law.seed);
-        if let Some(law) = law {
-            let rates = [law.first, law.later].concat();
-            self.backend.upload(&rates, &mut self.results.law, 0)?;
+    /// What a runner does at a step, with the key in place of its graph: the key that is launched.
+    fn step(graphs: &mut Graphs<StepKey>, able: bool, key: StepKey) -> Option<StepKey> {
+        if graphs.find(key).is_none() && graphs.is_due(key) {
+            graphs.keep(key, able.then_some(key));
         }
-        Ok(())
+        let found = graphs.find(key).copied();
+        if found.is_none() {
+            graphs.prepare(key);
+        }
+        found
+    }
+
+    #[test]
+    fn the_second_step_of_a_kind_is_recorded_and_launched() {
+        let mut graphs = Graphs::default();
+        let (one, two) = (key(&[Shape::Tree(15)]), key(&[Shape::Tree(15); 2]));
+        assert_eq!(step(&mut graphs, true, two), None, "ops prepare themselves");
+        assert_eq!(step(&mut graphs, true, two), Some(two));
+        assert_eq!(step(&mut graphs, true, one), None, "32 rows are too many");
+        assert_eq!(step(&mut graphs, true, one), Some(one));
+        assert_eq!(step(&mut graphs, true, key(&[Shape::Tree(14)])), Some(one));
+        assert_eq!(step(&mut graphs, true, two), Some(two));
+        let plain = key(&[Shape::Plain]);
+        assert_eq!(step(&mut graphs, true, plain), None, "no drafter for it");
+    }
+
+    #[test]
+    fn rows_of_one_bucket_share_a_recording_whatever_they_are_made_of() {
+        let mut graphs = Graphs::default();
+        let mixed = key(&[Shape::Tree(31), Shape::Chain(7), Shape::Chain(7)]);
+        let tree = key(&[Shape::Tree(47)]);
+        assert_eq!(mixed.rows, tree.rows);
+        step(&mut graphs, true, mixed);
+        step(&mut graphs, true, mixed);
+        assert_eq!(step(&mut graphs, true, tree), Some(mixed));
+        // One of its own is closer.
+        graphs.keep(tree, Some(tree));
+        assert_eq!(step(&mut graphs, true, tree), Some(tree));
+    }
+
+    #[test]
+    fn recordings_are_limited_and_then_the_smallest_cover_serves() {
+        let mut graphs = Graphs::default();
+        for shape in [Shape::Tree(63), Shape::Tree(31)] {
+            graphs.keep(key(&[shape]), Some(key(&[shape])));
+        }
+        let small = key(&[Shape::Chain(3)]);
+        let far = StepKey {
+            rows: 512,
+            ..key(&[Shape::Plain; 8])
+        };
+        while !graphs.is_full() {
+            assert_eq!(graphs.find(small), None);
+            graphs.keep(far, Some(far));
+        }
+        assert_eq!(
+            step(&mut graphs, true, small),
+            Some(key(&[Shape::Tree(31)]))
+        );
+        let eight = key(&[Shape::Tree(63); 8]);
+        for _ in 0..3 {
+            assert_eq!(step(&mut graphs, true, eight), None, "op by op for ever");
+        }
+        graphs.clear();
+        assert_eq!(step(&mut graphs, true, small), None);
+        assert_eq!(step(&mut graphs, true, small), Some(small));
+    }
+
+    #[test]
+    fn a_device_that_records_nothing_is_asked_once() {
+        let mut graphs = Graphs::default();
+        let keys = [key(&[Shape::Plain]), key(&[Shape::Tree(7)])];
+        for _ in 0..3 {
+            assert!(
+                keys.iter()
+                    .all(|&key| step(&mut graphs, false, key).is_none())
+            );
+        }
+        assert!(!graphs.able && graphs.prepared.len() <= 1);
     }
 }

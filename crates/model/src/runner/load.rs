@@ -9,7 +9,7 @@ use ops::{
 
 use super::results::ResultBuffers;
 use super::staging::{Held, HeldBatch};
-use super::{Drafts, Forward, Runner, RunnerConfig, Selected};
+use super::{Drafts, Forward, Graphs, Runner, RunnerConfig, Selected};
 use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
@@ -123,7 +123,7 @@ impl<B: Backend> Runner<B> {
                 .transpose()?,
             prefilled: vec![0; sequences],
             logprobs_top: vec![None; sequences],
-            graphs: Vec::new(),
+            graphs: Graphs::default(),
             simulation: None,
             selected,
             slots,
@@ -254,6 +254,7 @@ impl<B: Backend> Drafts<B> {
             held_chain: Held::default(),
             candidate_ids: backend.alloc(rows * topk)?,
             candidate_logprobs: backend.alloc(rows * topk)?,
+            law_logprobs: backend.alloc(rows * topk)?,
         })
     }
 }

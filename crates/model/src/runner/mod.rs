@@ -1,10 +1,12 @@
 //! Runs forward passes and steps over pre-allocated memory.
 
+mod filler;
 mod graphs;
 mod load;
 mod part_times;
 mod prefill;
 mod results;
+mod simulation;
 mod staging;
 mod start;
 mod step;
@@ -25,10 +27,11 @@ use crate::target::Target;
 use crate::workspace::Workspace;
 use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
-pub use graphs::AcceptanceLaw;
+use graphs::Graphs;
 pub use load::ModelSources;
 pub use part_times::DeviceTimes;
 use results::ResultBuffers;
+pub use simulation::AcceptanceLaw;
 use staging::{Held, HeldBatch};
 pub use step_key::StepKey;
 pub(crate) use step_key::bucket;
@@ -73,7 +76,7 @@ pub struct Runner<B: Backend> {
     /// Alternatives that each slot's sequence wants beside its tokens.
     logprobs_top: Vec<Option<usize>>,
     /// Recorded steps.
-    graphs: Vec<(StepKey, B::Graph)>,
+    graphs: Graphs<B::Graph>,
     /// Seed of simulated acceptance.
     simulation: Option<u64>,
 }
@@ -107,6 +110,8 @@ struct Drafts<B: Backend> {
     /// Candidates of all block rows, `[blocks, block_size, topk]`.
     candidate_ids: B::Buf<u32>,
     candidate_logprobs: B::Buf<f32>,
+    /// The same as a law of simulated acceptance has them.
+    law_logprobs: B::Buf<f32>,
 }
 
 /// Rows gathered for the head.

@@ -95,7 +95,7 @@ impl<B: Backend> Runner<B> {
         self.target.forward(&mut Pass {
             backend: &*self.backend,
             mode: GdnMode::Prefill,
-            rows: forward.batch.rows(capacity),
+            rows: forward.batch.rows(capacity).of_prompts(),
             batch: &forward.batch,
             tree: &forward.tree,
             slots: &self.slots,

@@ -123,7 +123,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Rows of a block; 1 without a drafter.
-    fn block_size(&self) -> usize {
+    pub(super) fn block_size(&self) -> usize {
         let drafter = self.drafter.as_ref();
         drafter.map_or(1, |drafter| drafter.config.block_size)
     }
@@ -180,7 +180,10 @@ impl<B: Backend> Runner<B> {
             block_size,
             k: self.config.topk,
             ids: &drafts.candidate_ids,
-            logprobs: &drafts.candidate_logprobs,
+            logprobs: match self.simulation {
+                None => &drafts.candidate_logprobs,
+                Some(_) => &drafts.law_logprobs,
+            },
             plan: &drafts.plan,
             slots: &self.slots,
             batch: &mut forward.batch,

@@ -30,6 +30,8 @@ pub(super) struct Gemm {
     pub(super) out_row: usize,
     /// `out` is f32.
     pub(super) wide: bool,
+    /// The product is added to what `out` holds.
+    pub(super) add: bool,
     pub(super) x: DevicePtr,
     pub(super) weight: DevicePtr,
     pub(super) out: DevicePtr,
@@ -49,6 +51,17 @@ const CHOICE_ROWS: usize = 2048;
 /// What an algorithm depends on.
 type Key = [usize; 5];
 
+/// What a search for algorithms may propose.
+pub(super) struct Search {
+    /// Rows of x.
+    pub(super) rows: usize,
+    pub(super) workspace_bytes: usize,
+    /// Whether K may be split between blocks.
+    pub(super) splits: bool,
+    /// Proposals at most.
+    pub(super) count: usize,
+}
+
 /// The opened library.
 pub(super) struct Blas {
     handle: sys::cublasLtHandle_t,
@@ -57,15 +70,11 @@ pub(super) struct Blas {
 }
 
 impl Blas {
-    /// Opens the library for the context that is bound.
-    pub(super) fn open() -> Result<Self, OpsError> {
+    /// Opens the library for the context that is bound; `None` if this machine has none.
+    pub(super) fn open() -> Result<Option<Self>, OpsError> {
         // SAFETY: only looks for the library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(OpsError::Device(
-                "libcublasLt.so.13 was not found; prompts on this GPU need cuBLASLt of CUDA 13 \
-                 (for instance the wheel nvidia-cublas): add its folder to LD_LIBRARY_PATH"
-                    .into(),
-            ));
+            return Ok(None);
         }
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let product = result::create_matmul_desc(compute, CUDA_R_32F).map_err(blas_error)?;
@@ -80,11 +89,11 @@ impl Blas {
             )
         }
         .map_err(blas_error)?;
-        Ok(Blas {
+        Ok(Some(Blas {
             handle: result::create_handle().map_err(blas_error)?,
             product,
             algorithms: RefCell::default(),
-        })
+        }))
     }
 
     /// Enqueues a product.
@@ -93,15 +102,30 @@ impl Blas {
     /// The pointers are valid for what the sizes say.
     pub(super) unsafe fn run(&self, cuda: &Cuda, gemm: &Gemm) -> Result<(), OpsError> {
         let algorithm = self.algorithm(gemm)?;
+        // SAFETY: the caller's; the workspace is of this size.
+        unsafe { self.run_as(cuda, gemm, &algorithm, WORKSPACE_BYTES) }
+    }
+
+    /// Enqueues a product by an algorithm that was proposed for it.
+    ///
+    /// # Safety
+    /// The pointers are valid for what the sizes say; `gemm.workspace` for `workspace_bytes`.
+    pub(super) unsafe fn run_as(
+        &self,
+        cuda: &Cuda,
+        gemm: &Gemm,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        workspace_bytes: usize,
+    ) -> Result<(), OpsError> {
         let layouts = Layouts::of(gemm, gemm.rows)?;
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, kept) = (1.0f32, if gemm.add { 1.0f32 } else { 0.0 });
         // SAFETY: shapes are those of the layouts; the caller vouches for the pointers.
         unsafe {
             result::matmul(
                 self.handle,
                 self.product,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const kept).cast(),
                 gemm.weight.0 as *const c_void,
                 layouts.weight.0,
                 gemm.x.0 as *const c_void,
@@ -110,9 +134,9 @@ impl Blas {
                 layouts.out.0,
                 gemm.out.0 as *mut c_void,
                 layouts.out.0,
-                &algorithm,
+                algorithm,
                 gemm.workspace.0 as *mut c_void,
-                WORKSPACE_BYTES,
+                workspace_bytes,
                 cuda.device.stream.cu_stream().cast(),
             )
         }
@@ -130,57 +154,40 @@ impl Blas {
         if let Some(known) = self.algorithms.borrow().get(&key) {
             return Ok(*known);
         }
-        let chosen = self.choose(gemm).map_err(|error| named(gemm, error))?;
+        let search = Search {
+            rows: CHOICE_ROWS,
+            workspace_bytes: WORKSPACE_BYTES,
+            splits: false,
+            count: 1,
+        };
+        let chosen = self.proposals(gemm, &search)?[0];
         self.algorithms.borrow_mut().insert(key, chosen);
         Ok(chosen)
     }
 
-    fn choose(&self, gemm: &Gemm) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
-        let preference = PreferenceGuard(result::create_matmul_pref()?);
-        let bytes = WORKSPACE_BYTES as u64;
-        // SAFETY: the attribute is of this type.
+    /// Algorithms for a product, at least one, the library's favourite first.
+    pub(super) fn proposals(
+        &self,
+        gemm: &Gemm,
+        search: &Search,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, OpsError> {
+        let found = self.search(gemm, search);
+        found.map_err(|error| named(gemm, error))
+    }
+
+    fn search(
+        &self,
+        gemm: &Gemm,
+        search: &Search,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
+        let preference = preference(search)?;
+        let layouts = Layouts::of_library(gemm, search.rows)?;
+        let mut found = Vec::with_capacity(search.count);
+        let mut count = 0;
+        // SAFETY: all arguments are alive; the library writes `count` results, at most as many as
+        // there is room for.
         unsafe {
-            result::set_matmul_pref_attribute(
-                preference.0,
-                Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (&raw const bytes).cast(),
-                size_of::<u64>(),
-            )?;
-        }
-        let aligned = ALIGNMENT_BYTES;
-        for (attribute, value) in [
-            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 0),
-            (
-                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                aligned,
-            ),
-            (
-                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                aligned,
-            ),
-            (
-                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                aligned,
-            ),
-            (
-                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-                aligned,
-            ),
-        ] {
-            // SAFETY: these attributes are 32-bit integers.
-            unsafe {
-                result::set_matmul_pref_attribute(
-                    preference.0,
-                    attribute,
-                    (&raw const value).cast(),
-                    size_of::<u32>(),
-                )?;
-            }
-        }
-        let layouts = Layouts::of_library(gemm, CHOICE_ROWS)?;
-        // SAFETY: all arguments are alive.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(
+            sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
                 self.product,
                 layouts.weight.0,
@@ -188,10 +195,76 @@ impl Blas {
                 layouts.out.0,
                 layouts.out.0,
                 preference.0,
+                search.count as i32,
+                found.as_mut_ptr(),
+                &mut count,
             )
-        }?;
-        Ok(found.algo)
+            .result()?;
+            found.set_len(count as usize);
+        }
+        let fit: Vec<_> = found
+            .into_iter()
+            .filter(|result: &sys::cublasLtMatmulHeuristicResult_t| result.state.result().is_ok())
+            .map(|result| result.algo)
+            .collect();
+        match fit.is_empty() {
+            true => Err(CublasError(
+                sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED,
+            )),
+            false => Ok(fit),
+        }
     }
+}
+
+fn preference(search: &Search) -> Result<PreferenceGuard, CublasError> {
+    let preference = PreferenceGuard(result::create_matmul_pref()?);
+    let bytes = search.workspace_bytes as u64;
+    // SAFETY: the attribute is of this type.
+    unsafe {
+        result::set_matmul_pref_attribute(
+            preference.0,
+            Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            (&raw const bytes).cast(),
+            size_of::<u64>(),
+        )?;
+    }
+    let schemes = match search.splits {
+        true => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK as u32,
+        false => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32,
+    };
+    for (attribute, value) in [
+        (
+            Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            schemes,
+        ),
+        (
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            ALIGNMENT_BYTES,
+        ),
+        (
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            ALIGNMENT_BYTES,
+        ),
+        (
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            ALIGNMENT_BYTES,
+        ),
+        (
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+            ALIGNMENT_BYTES,
+        ),
+    ] {
+        // SAFETY: these attributes are 32-bit integers.
+        unsafe {
+            result::set_matmul_pref_attribute(
+                preference.0,
+                attribute,
+                (&raw const value).cast(),
+                size_of::<u32>(),
+            )?;
+        }
+    }
+    Ok(preference)
 }
 
 impl Drop for Blas {

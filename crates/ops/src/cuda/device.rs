@@ -36,7 +36,7 @@ pub struct Cuda {
     /// Small downloads land here, since a copy into ordinary memory takes the driver's slow path.
     pub(super) landing: Rc<RefCell<Pinned>>,
     /// Opened when first used.
-    blas: Rc<OnceCell<Rc<Blas>>>,
+    blas: Rc<OnceCell<Option<Rc<Blas>>>>,
     name: String,
 }
 
@@ -123,13 +123,13 @@ impl Cuda {
     }
 
     /// cuBLASLt.
-    pub(super) fn blas(&self) -> Result<Rc<Blas>, OpsError> {
+    pub(super) fn blas(&self) -> Result<Option<Rc<Blas>>, OpsError> {
         if let Some(open) = self.blas.get() {
-            return Ok(Rc::clone(open));
+            return Ok(open.clone());
         }
         self.bind()?;
-        let open = Rc::new(Blas::open()?);
-        Ok(Rc::clone(self.blas.get_or_init(|| open)))
+        let open = Blas::open()?.map(Rc::new);
+        Ok(self.blas.get_or_init(|| open).clone())
     }
 
     /// Name, compute capability.

@@ -91,6 +91,16 @@ impl Cuda {
         Ok(function)
     }
 
+    /// Blocks of a kernel that one multiprocessor runs at once.
+    pub(super) fn resident_blocks(&self, entry: &Entry, grid: Grid) -> Result<u32, OpsError> {
+        let function = self.function(entry, grid.shared)?;
+        let (threads, shared) = (grid.threads as i32, grid.shared as usize);
+        // SAFETY: the function belongs to a module that stays loaded.
+        unsafe { result::occupancy::max_active_block_per_multiprocessor(function, threads, shared) }
+            .map(|blocks| blocks as u32)
+            .map_err(|error| device_error(&error))
+    }
+
     /// Enqueues a kernel.
     ///
     /// # Safety

@@ -66,11 +66,10 @@ impl Product<'_> {
             )));
         }
         let weight = weight.range(0, outputs * columns);
-        if wide::serves(rows, columns, limits) {
-            return wide::enqueue(cuda, self, weight, limits);
-        }
-        if rows >= large::ROWS_MIN {
-            return large::enqueue(cuda, self, weight);
+        match Route::of(cuda, &self.rows, columns, limits)? {
+            Route::Warpgroups => return wide::enqueue(cuda, self, weight, limits),
+            Route::Library => return large::enqueue(cuda, self, weight),
+            Route::Blocks => {}
         }
         let shape = Shape {
             outputs,
@@ -97,6 +96,37 @@ impl Product<'_> {
         // SAFETY: mirrors the struct in kernels/linear_params.cuh; weight and x were checked, `out`
         // holds `[slices, rows, out_row]` values as the caller says.
         unsafe { cuda.run(&entry, grid, params) }
+    }
+}
+
+/// Which kernels multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// `kernels/sm90_linear.cu`.
+    Warpgroups,
+    /// cuBLASLt.
+    Library,
+    /// `kernels/linear.cu`.
+    Blocks,
+}
+
+impl Route {
+    /// Of rows by a weight of `columns` inputs. Prompts have one route on a GPU, whatever the
+    /// number of rows: the library's bits are its own.
+    pub(super) fn of(
+        cuda: &Cuda,
+        rows: &Rows<'_, Cuda>,
+        columns: usize,
+        limits: &Limits,
+    ) -> Result<Self, OpsError> {
+        if wide::serves(rows, columns, limits) {
+            return Ok(Route::Warpgroups);
+        }
+        let many = rows.prompt || rows.capacity >= large::ROWS_MIN;
+        Ok(match many && cuda.blas()?.is_some() {
+            true => Route::Library,
+            false => Route::Blocks,
+        })
     }
 }
 

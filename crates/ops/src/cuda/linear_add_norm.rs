@@ -1,12 +1,13 @@
-//! A product into the residual stream and the norm behind it: slices of K to scratch, then one
-//! block per row that adds them up.
+//! A product into the residual stream and the norm behind it. In a step: slices of K to scratch,
+//! then one block per row that adds them up. Prompts have outputs enough to occupy a GPU without
+//! slices: the product is added where it is made.
 
 use super::buf::DevicePtr;
 use super::device::Cuda;
 use super::kernel::{Entry, Grid};
 use super::linear::plan::{Limits, Store};
-use super::linear::{self, Product};
-use crate::{LinearAddNorm, OpsError, ScratchNeeds};
+use super::linear::{self, Product, Route};
+use crate::{LinearAddNorm, OpsError, RmsNorm, ScratchNeeds};
 
 /// Parts of K that are summed by themselves: the outputs alone are too few to occupy a GPU. Also in
 /// kernels/add_norm.cu.
@@ -65,17 +66,21 @@ pub(super) fn linear_add_norm(cuda: &Cuda, op: LinearAddNorm<'_, Cuda>) -> Resul
     enqueue(cuda, op, &Limits::of(cuda)?)
 }
 
-/// The op, divided for a GPU of these limits.
-pub(super) fn enqueue(
-    cuda: &Cuda,
-    op: LinearAddNorm<'_, Cuda>,
-    limits: &Limits,
-) -> Result<(), OpsError> {
-    let (rows, outputs) = (op.rows.capacity, op.weight.rows);
-    let entry = add_norm(outputs)?;
-    if rows * outputs == 0 {
-        return Ok(());
+impl Cuda {
+    /// The product of the op without the norm, whose slices stay in the scratch: for measurements.
+    #[doc(hidden)]
+    pub fn linear_slices(&self, op: &LinearAddNorm<'_, Cuda>) -> Result<(), OpsError> {
+        product(self, op, &Limits::of(self)?).map(|_| ())
     }
+}
+
+/// The slices of the product, in the scratch.
+fn product(
+    cuda: &Cuda,
+    op: &LinearAddNorm<'_, Cuda>,
+    limits: &Limits,
+) -> Result<DevicePtr, OpsError> {
+    let (rows, outputs) = (op.rows.capacity, op.weight.rows);
     let scratch_used = partial_bytes(rows, outputs);
     let partials = cuda.scratch(scratch_used);
     let product = Product {
@@ -90,6 +95,24 @@ pub(super) fn enqueue(
         room: (DevicePtr::NULL, 0),
     };
     product.enqueue(cuda, limits)?;
+    Ok(partials)
+}
+
+/// The op, divided for a GPU of these limits.
+pub(super) fn enqueue(
+    cuda: &Cuda,
+    op: LinearAddNorm<'_, Cuda>,
+    limits: &Limits,
+) -> Result<(), OpsError> {
+    let (rows, outputs) = (op.rows.capacity, op.weight.rows);
+    let entry = add_norm(outputs)?;
+    if rows * outputs == 0 {
+        return Ok(());
+    }
+    if op.rows.prompt && Route::of(cuda, &op.rows, op.weight.columns, limits)? != Route::Blocks {
+        return added(cuda, op, limits);
+    }
+    let partials = product(cuda, &op, limits)?;
     let params = AddNormParams {
         partials,
         residual: op.residual.range(0, rows * outputs),
@@ -108,4 +131,31 @@ pub(super) fn enqueue(
     // SAFETY: mirrors the struct in kernels/add_norm.cu; every buffer was checked, the scratch
     // holds `SLICES` slices.
     unsafe { cuda.run(&entry, grid, params) }
+}
+
+fn added(cuda: &Cuda, op: LinearAddNorm<'_, Cuda>, limits: &Limits) -> Result<(), OpsError> {
+    let (rows, outputs) = (op.rows.capacity, op.weight.rows);
+    let product = Product {
+        rows: op.rows,
+        x: op.x,
+        weight: op.weight,
+        slices: 1,
+        store: Store::Add,
+        out: op.residual.range(0, rows * outputs),
+        out_row: outputs,
+        scratch_used: 0,
+        room: (DevicePtr::NULL, 0),
+    };
+    product.enqueue(cuda, limits)?;
+    super::rms_norm::rms_norm(
+        cuda,
+        RmsNorm {
+            rows: op.rows,
+            dim: outputs,
+            eps: op.eps,
+            x: op.residual,
+            weight: op.norm_weight,
+            out: op.normed,
+        },
+    )
 }

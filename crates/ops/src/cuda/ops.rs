@@ -129,9 +129,9 @@ impl Backend for Cuda {
         gdn_scan: GdnScan => super::gdn_scan::gdn_scan;
         gated_norm: GatedNorm => super::gated_norm::gated_norm;
         norm_rope: NormRope => super::norm_rope::norm_rope;
-        tree_attention: Attention => super::row_attention::tree_attention;
-        prefill_attention: Attention => super::row_attention::prefill_attention;
-        draft_attention: DraftAttention => super::row_attention::draft_attention;
+        tree_attention: Attention => super::tree_attention::tree_attention;
+        prefill_attention: Attention => super::prefill_attention::prefill_attention;
+        draft_attention: DraftAttention => super::draft_attention::draft_attention;
         draft_blocks: DraftBlocks => super::draft_blocks::draft_blocks;
         topk_logprobs: TopK => super::topk::topk_logprobs;
         build_tree: BuildTree => super::build_tree::build_tree;

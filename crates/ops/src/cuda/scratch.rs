@@ -61,8 +61,8 @@ const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[
     super::gdn_chunk::scratch_bytes,
     super::gdn_scan::scratch_bytes,
     super::linear_add_norm::scratch_bytes,
-    super::row_attention::scratch_bytes,
     super::sample::scratch_bytes,
+    super::splits::scratch_bytes,
     super::token_logprobs::scratch_bytes,
     super::topk::scratch_bytes,
 ];

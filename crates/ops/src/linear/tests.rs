@@ -180,6 +180,7 @@ fn padding_rows_and_columns_behind_the_outputs_are_left_alone() {
                 rows: Rows {
                     capacity: 5,
                     live: &live(live_rows),
+                    prompt: false,
                 },
                 x: &x[..].into(),
                 weight: &w,

@@ -19,6 +19,7 @@ fn added(
         rows: Rows {
             capacity: rows + 1,
             live: &live(rows),
+            prompt: false,
         },
         x: &x.into(),
         weight: w,
@@ -68,10 +69,7 @@ fn adding_is_one_addition_behind_the_product() {
     let (x, before, norm) = (floats(1, rows * k), floats(3, rows * n), floats(4, n));
     let w = Tensor::from_f32(&Cpu::default(), Dtype::Bf16, n, k, &floats(2, n * k)).unwrap();
     let live = live(rows);
-    let rows = Rows {
-        capacity: rows,
-        live: &live,
-    };
+    let rows = Rows::new(rows, &live);
     let mut products: Box<[f32]> = vec![0.0; before.len()].into();
     let product = Linear {
         rows,

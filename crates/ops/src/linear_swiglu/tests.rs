@@ -25,6 +25,7 @@ fn gated(x: &[f32], gate: &[f32], up: &[f32], k: usize, dtype: Dtype) -> Vec<f32
         rows: Rows {
             capacity: rows + 1,
             live: &live(rows),
+            prompt: false,
         },
         x: &x.into(),
         weight: &weight,

@@ -342,10 +342,8 @@ fn nothing_live_writes_nothing() {
     let slots = paged_slots(&[0], 1);
     let mut keys = vec![7.0; 2 * inputs.width()].into();
     let mut values = vec![7.0; 2 * inputs.width()].into();
-    let rows = Rows {
-        capacity: 2,
-        live: &live(0),
-    };
+    let live = live(0);
+    let rows = Rows::new(2, &live);
     let target = KvTarget::Block {
         batch: &batch,
         slots: &slots,

@@ -104,6 +104,7 @@ impl Checkpoints {
             device: model.device,
             dtype: model.dtype(),
             vocab_used,
+            graphs: !model.disable_cuda_graph,
         }
     }
 
@@ -128,6 +129,7 @@ impl Checkpoints {
             prefill_chunk: context.chunked_prefill_size,
             draft_batch_max: speculation.speculative_disable_batch_size,
             skip_warmup: batch.skip_server_warmup,
+            simulate: None,
         })
     }
 

@@ -5,15 +5,14 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use engine::{Engine, Finish, FinishReason, Request, RequestId, SubmitError, TokenUpdate};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::args::GenerateArgs;
 use super::args::limits::BatchArgs;
 use super::checkpoints::Checkpoints;
 use super::exit::{Exit, Failure};
-use super::{loading, logging, print};
+use super::{chat_prompt, loading, logging, print};
 use crate::model_files::{GenerationDefaults, ModelFiles};
-use crate::template::Conversation;
 use crate::text_stream::{Delta, Split, TextOptions, TextStream};
 use crate::vocabulary::Vocabulary;
 
@@ -88,7 +87,9 @@ impl TextSide {
         };
         let text = match (&args.input.prompt, &args.input.chat) {
             (Some(prompt), _) => prompt.clone(),
-            (None, Some(message)) => chat(files, message, args.enable_thinking)?,
+            (None, Some(message)) => {
+                chat_prompt::render("--chat", files, message, args.enable_thinking)?
+            }
             (None, None) => unreachable!("clap asks for one of the inputs"),
         };
         files.vocabulary.encode(&text).map_err(Failure::usage)
@@ -121,31 +122,6 @@ fn vocab_rows(config: &str) -> usize {
         .unwrap_or(1)
 }
 
-/// A user's message as a prompt.
-fn chat(
-    files: &ModelFiles,
-    message: &str,
-    enable_thinking: Option<bool>,
-) -> Result<String, Failure> {
-    let Some(template) = &files.template else {
-        let message = "--chat: the model has no chat template; give --chat-template or --prompt";
-        return Err(Failure::usage(message));
-    };
-    let mut variables = Map::new();
-    if let Some(enabled) = enable_thinking {
-        variables.insert("enable_thinking".to_owned(), enabled.into());
-    }
-    let conversation = Conversation {
-        messages: vec![json!({"role": "user", "content": message})],
-        variables,
-        generation_prompt: true,
-        ..Conversation::default()
-    };
-    template
-        .render(&conversation)
-        .map_err(|refusal| Failure::usage(format!("--chat: {refusal}")))
-}
-
 fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Request {
     let sampling = &args.sampling;
     Request {
@@ -160,6 +136,7 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Reque
         logprobs: sampling.top_logprobs,
         prompt_logprobs: None,
         speculative: true,
+        shape: None,
     }
 }
 
@@ -190,12 +167,7 @@ fn receive(
     let mut deltas = Vec::new();
     loop {
         let Ok(output) = engine.outputs.recv() else {
-            let reason = engine.handle.status().error;
-            let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
-            return Err(Failure::new(
-                Exit::Runtime,
-                format!("the engine failed: {reason}"),
-            ));
+            return Err(loading::ended(&engine.handle));
         };
         let updates = output.updates.into_iter().filter(|update| update.id == id);
         for update in updates {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::{EngineHandle, FailureCause, Phase};
 
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::progress::{Reporter, Stage};
 
 /// How often the engine is looked at.
@@ -20,6 +20,13 @@ pub fn wait_until_ready(handle: &EngineHandle) -> Result<(), Failure> {
     let cause = status.cause.unwrap_or(FailureCause::Engine);
     let reason = status.error.unwrap_or_else(|| "it was stopped".to_owned());
     Err(Failure::new(cause.into(), reason))
+}
+
+/// What to say when the engine's thread is gone while it is needed.
+pub fn ended(handle: &EngineHandle) -> Failure {
+    let reason = handle.status().error;
+    let reason = reason.unwrap_or_else(|| "its thread has ended".to_owned());
+    Failure::new(Exit::Runtime, format!("the engine failed: {reason}"))
 }
 
 /// Shows how far the engine is until it is ready or has failed.

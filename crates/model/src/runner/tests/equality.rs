@@ -1,137 +1,15 @@
-//! Bit-equality: a row's logits depend on its own tokens only, and every mode emits the same
-//! tokens.
+//! Every mode emits the same tokens.
 
-use ops::{NONE, SamplingParams, TreeTablesFrom};
+use ops::{NONE, SamplingParams};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::super::staging::Staging;
 use super::*;
 
 fn random_tokens(rng: &mut Pcg64Mcg, count: usize) -> Vec<u32> {
     (0..count)
         .map(|_| rng.random_range(0..VOCAB as u32 - 1))
         .collect()
-}
-
-/// Verifies given trees in one forward; returns the logits of all rows.
-fn verify_trees(runner: &mut Runner<Cpu>, trees: &[(usize, Vec<u32>, Vec<i32>)]) -> Vec<f32> {
-    let mut staging = Staging::default();
-    for (slot, tokens, _) in trees {
-        staging.tree(*slot, tokens.len());
-    }
-    let rows = staging.row_count();
-    let shapes = trees.iter().map(|tree| Shape::Tree(tree.1.len() - 1));
-    let key = StepKey::of(shapes, runner.config.sequences_max);
-    let backend = runner.backend.clone();
-    let forward = &mut runner.verify;
-    staging
-        .upload(&*backend, &mut forward.batch, &mut forward.held)
-        .expect("tables fit");
-    let batch = &mut forward.batch;
-    let mut row = 0;
-    for (_, tokens, parents) in trees {
-        for (node, (&token, &parent)) in tokens.iter().zip(parents).enumerate() {
-            batch.token[row + node] = token;
-            batch.parent[row + node] = parent;
-            batch.depth[row + node] = if parent < 0 {
-                0
-            } else {
-                batch.depth[row + parent as usize] + 1
-            };
-        }
-        row += tokens.len();
-    }
-    runner.results.padding.fill(0);
-    ops::Backend::tree_tables(
-        &*backend,
-        TreeTablesFrom {
-            batch: &runner.verify.batch,
-            padding: Some(&runner.results.padding),
-            tables: &mut runner.verify.tree,
-        },
-    )
-    .expect("tables are derived");
-    runner.verify(key).expect("the forward runs");
-    runner.workspace.logits[..rows * VOCAB].to_vec()
-}
-
-fn random_tree(rng: &mut Pcg64Mcg, rows: usize) -> (Vec<u32>, Vec<i32>) {
-    let mut depth = vec![0];
-    let mut parents = vec![-1];
-    while parents.len() < rows {
-        let parent = rng.random_range(0..parents.len());
-        if depth[parent] < ops::DEPTH_MAX {
-            depth.push(depth[parent] + 1);
-            parents.push(parent as i32);
-        }
-    }
-    (random_tokens(rng, rows), parents)
-}
-
-fn path(parents: &[i32], node: usize) -> Vec<usize> {
-    let mut path = vec![node];
-    while parents[path[path.len() - 1]] >= 0 {
-        path.push(parents[path[path.len() - 1]] as usize);
-    }
-    path.reverse();
-    path
-}
-
-/// Every node of unequal trees in one batch has the bits of its own path run one row at a time.
-#[test]
-fn tree_rows_equal_their_paths_run_alone() {
-    let mut rng = Pcg64Mcg::seed_from_u64(7);
-    let mut runner = runner(config());
-    for (prompt_len, rows) in [(1, [1, 2, 64]), (63, [16, 7, 33]), (130, [64, 64, 5])] {
-        let prompts: Vec<Vec<u32>> = (0..3)
-            .map(|slot| random_tokens(&mut rng, prompt_len + slot))
-            .collect();
-        let prefill = |runner: &mut Runner<Cpu>| {
-            for (slot, prompt) in prompts.iter().enumerate() {
-                start(runner, slot, prompt, &SamplingParams::default());
-                prefill_pieces(runner, slot, prompt, &[], true);
-            }
-        };
-        let trees: Vec<_> = rows
-            .into_iter()
-            .enumerate()
-            .map(|(slot, rows)| {
-                let (tokens, parents) = random_tree(&mut rng, rows);
-                (slot, tokens, parents)
-            })
-            .collect();
-        prefill(&mut runner);
-        let together = verify_trees(&mut runner, &trees);
-        let mut row = 0;
-        for (slot, tokens, parents) in &trees {
-            for node in 0..tokens.len() {
-                // A few leaves per tree keep the test short; every depth occurs among them.
-                if node % 5 != 0 && node + 1 != tokens.len() {
-                    continue;
-                }
-                start(
-                    &mut runner,
-                    *slot,
-                    &prompts[*slot],
-                    &SamplingParams::default(),
-                );
-                prefill_pieces(&mut runner, *slot, &prompts[*slot], &[], true);
-                let mut logits = Vec::new();
-                for step in path(parents, node) {
-                    logits = step_token(&mut runner, *slot, tokens[step]);
-                }
-                let own = &together[(row + node) * VOCAB..(row + node + 1) * VOCAB];
-                assert_eq!(
-                    bits(own),
-                    bits(&logits),
-                    "slot {slot}, node {node} of {}",
-                    tokens.len()
-                );
-            }
-            row += tokens.len();
-        }
-    }
 }
 
 /// Decodes `count` tokens of each prompt, all sequences in every step, with the given shapes.

@@ -3,12 +3,14 @@
 mod dummy;
 mod equality;
 mod golden;
+mod rows;
+mod simulation;
 mod steps;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use ops::{Cpu, Dtype, SamplingParams};
+use ops::{Backend, Cpu, Dtype, SamplingParams};
 use safetensors::SafeTensors;
 
 use super::{
@@ -85,8 +87,8 @@ pub(super) fn runner(config: RunnerConfig) -> Runner<Cpu> {
 }
 
 /// Starts a sequence in `slot` that nothing ends before `tokens_max`.
-pub(super) fn start(
-    runner: &mut Runner<Cpu>,
+pub(super) fn start<B: Backend>(
+    runner: &mut Runner<B>,
     slot: usize,
     prompt: &[u32],
     params: &SamplingParams,
@@ -167,16 +169,31 @@ pub(super) fn draft(runner: &mut Runner<Cpu>, slot: usize) -> Vec<f32> {
     runner.workspace.logits[..rows * VOCAB].to_vec()
 }
 
+/// Logits of a row of the last forward.
+pub(super) fn row_logits<B: Backend>(runner: &Runner<B>, row: usize) -> Vec<f32> {
+    let vocab = runner.slots.vocab_rows;
+    let mut logits = vec![0.0; vocab];
+    let buf = &runner.workspace.logits;
+    runner
+        .backend
+        .download(buf, row * vocab, &mut logits)
+        .expect("the row is there");
+    logits
+}
+
 /// Processes one given token with the one-row step; returns its logits.
-pub(super) fn step_token(runner: &mut Runner<Cpu>, slot: usize, token: u32) -> Vec<f32> {
-    runner.slots.root[slot] = token;
+pub(super) fn step_token<B: Backend>(runner: &mut Runner<B>, slot: usize, token: u32) -> Vec<f32> {
+    let backend = runner.backend.clone();
+    backend
+        .upload(&[token], &mut runner.slots.root, slot)
+        .expect("the slot is there");
     runner
         .step(&[SequenceStep {
             slot,
             shape: Shape::Plain,
         }])
         .expect("the step runs");
-    runner.workspace.logits[..VOCAB].to_vec()
+    row_logits(runner, 0)
 }
 
 pub(super) fn ids(values: &[f32]) -> Vec<u32> {

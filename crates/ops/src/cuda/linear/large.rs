@@ -1,4 +1,4 @@
-//! Products of more than 512 rows on GPUs other than Hopper: cuBLASLt.
+//! Products of prompts and of more than 512 rows on GPUs other than Hopper: cuBLASLt.
 //!
 //! A row's bits do not depend on the number of rows, but they may differ from those of
 //! `kernels/linear.cu`, although slices of K and unrounded gates and ups are kept: the library's
@@ -37,13 +37,13 @@ struct SwigluParams {
     out_row: u64,
 }
 
-/// Enqueues a product of at least [`ROWS_MIN`] rows.
+/// Enqueues a product.
 pub(super) fn enqueue(
     cuda: &Cuda,
     product: &Product<'_>,
     weight: DevicePtr,
 ) -> Result<(), OpsError> {
-    let blas = cuda.blas()?;
+    let blas = cuda.blas()?.expect("the route needs the library");
     let (rows, outputs, columns) = (
         product.rows.capacity,
         product.weight.rows,
@@ -58,6 +58,7 @@ pub(super) fn enqueue(
         stride: columns,
         out_row: product.out_row,
         wide: product.store != Store::Bf16,
+        add: product.store == Store::Add,
         x: product.x.range(0, rows * columns),
         weight,
         out: product.out,
@@ -65,7 +66,7 @@ pub(super) fn enqueue(
     };
     match product.store {
         Store::Swiglu => gated(cuda, &blas, product, &whole),
-        Store::Bf16 | Store::F32 => sliced(cuda, &blas, product, &whole),
+        Store::Bf16 | Store::F32 | Store::Add => sliced(cuda, &blas, product, &whole),
     }
 }
 

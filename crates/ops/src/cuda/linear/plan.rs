@@ -19,6 +19,8 @@ pub(in crate::cuda) enum Store {
     F32,
     /// `[rows, outputs / 2]` as bf16: gate and up, interleaved by eights, become one value.
     Swiglu,
+    /// Added to `[rows, outputs]` f32 values. [`Route::Blocks`](super::Route) does not have it.
+    Add,
 }
 
 /// A product without its rows.
@@ -187,6 +189,7 @@ impl Tile {
                     Store::Bf16 => self.bf16,
                     Store::F32 => self.f32,
                     Store::Swiglu => self.swiglu,
+                    Store::Add => unreachable!("sums are added by other routes only"),
                 },
             },
             grid: Grid {

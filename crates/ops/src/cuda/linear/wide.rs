@@ -7,9 +7,9 @@ use cudarc::driver::sys;
 use super::plan::{Limits, Store};
 use super::wide_plan::{Division, WideKernel, carry_bytes, wide_plan};
 use super::{Product, SCRATCH_ALIGNMENT};
-use crate::OpsError;
 use crate::cuda::buf::DevicePtr;
 use crate::cuda::device::{Cuda, device_error};
+use crate::{OpsError, Rows};
 
 /// Fewer rows are served better by `kernels/linear.cu`, whose blocks share multiprocessors and load
 /// weights while the kernel in front still runs.
@@ -38,8 +38,9 @@ struct WideParams {
 }
 
 /// Whether these kernels take a product.
-pub(super) fn serves(rows: usize, columns: usize, limits: &Limits) -> bool {
-    limits.warpgroups && rows >= ROWS_MIN && columns.is_multiple_of(COLUMNS_STEP)
+pub(super) fn serves(rows: &Rows<'_, Cuda>, columns: usize, limits: &Limits) -> bool {
+    let enough = rows.prompt || rows.capacity >= ROWS_MIN;
+    limits.warpgroups && enough && columns.is_multiple_of(COLUMNS_STEP)
 }
 
 /// Enqueues a product that is served.
@@ -82,6 +83,7 @@ pub(super) fn enqueue(
             Store::Bf16 => 0,
             Store::F32 => 1,
             Store::Swiglu => 2,
+            Store::Add => 3,
         },
     };
     // SAFETY: mirrors the struct in kernels/wide_params.cuh; weight and x were checked by the

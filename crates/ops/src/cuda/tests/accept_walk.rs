@@ -2,7 +2,7 @@
 
 use rand_pcg::Pcg64;
 
-use super::{get, gpu, poisoned, put, put_batch, put_slots};
+use super::{get, gpu, poisoned, put, put_batch, put_slots, put_tree, tree_tables_of};
 use crate::testing::{Segment, batch, below, chain, random_tree, rng, slots};
 use crate::*;
 
@@ -65,16 +65,9 @@ impl Step {
             })
             .collect();
         let batch = batch(&segments);
-        let mut tree = TreeTables::new(&Cpu::default(), batch.rows_max).unwrap();
+        let mut tree = tree_tables_of(&batch);
         if first {
             tree.first_child.fill(0);
-        } else {
-            let tables = TreeTablesFrom {
-                batch: &batch,
-                padding: None,
-                tables: &mut tree,
-            };
-            Cpu::default().tree_tables(tables).unwrap();
         }
         let rows = batch.rows_max;
         choice.resize(rows, 5);
@@ -108,19 +101,6 @@ fn limits(rng: &mut Pcg64, count: usize) -> Slots<Cpu> {
         row.context_max = [u32::MAX, length + 1 + below(rng, 16) as u32][below(rng, 2)];
     }
     slots
-}
-
-fn put_tree(cuda: &Cuda, tree: &TreeTables<Cpu>) -> TreeTables<Cuda> {
-    TreeTables {
-        rows_max: tree.rows_max,
-        ancestors: put(cuda, &tree.ancestors),
-        first_child: put(cuda, &tree.first_child),
-        next_sibling: put(cuda, &tree.next_sibling),
-        conv_source: put(cuda, &tree.conv_source),
-        scan_order: put(cuda, &tree.scan_order),
-        scan_restore: put(cuda, &tree.scan_restore),
-        scan_save: put(cuda, &tree.scan_save),
-    }
 }
 
 fn poisoned_walk(cuda: &Cuda, sequences: usize) -> Walk<Cuda> {

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::{get, gpu, narrow, put, put_batch, put_slots};
+use super::{get, gpu, narrow, put, put_batch, put_slots, put_walk};
 use crate::testing::{chain, floats, paged_slots, tree_batch};
 use crate::{Backend, CompactKv, Cpu, Cuda, EMIT_MAX, KvLayer, PAGE_TOKENS, Storage, Walk};
 
@@ -15,17 +15,6 @@ fn walk_of(paths: &[&[u32]]) -> Walk<Cpu> {
         walk.path[sequence * EMIT_MAX..][..path.len()].copy_from_slice(path);
     }
     walk
-}
-
-fn put_walk(cuda: &Cuda, walk: &Walk<Cpu>) -> Walk<Cuda> {
-    Walk {
-        sequences_max: walk.sequences_max,
-        path_rows: put(cuda, &walk.path_rows),
-        path: put(cuda, &walk.path),
-        emitted: put(cuda, &walk.emitted),
-        tokens: put(cuda, &walk.tokens),
-        reason: put(cuda, &walk.reason),
-    }
 }
 
 fn bf16_of<B: Backend>(storage: &Storage<B>) -> &B::Buf<bf16> {

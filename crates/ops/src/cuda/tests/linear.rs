@@ -9,6 +9,7 @@ use crate::cuda::linear_add_norm;
 use crate::testing::floats;
 use crate::{Backend, Cuda, LinearAddNorm, Rows, ScratchNeeds, Storage, Summation, Tensor};
 
+mod activation;
 mod agreement;
 mod bits;
 mod many_rows;
@@ -33,6 +34,8 @@ struct Problem<'a> {
     x: Vec<bf16>,
     residual: Vec<f32>,
     norm_weight: Vec<f32>,
+    /// Whether the rows are those of prompts.
+    prompt: bool,
 }
 
 /// What the ops wrote, all of their buffers.
@@ -86,6 +89,7 @@ impl<'a> Problem<'a> {
             x: narrow(&floats(seed + 1, rows * columns)),
             residual: floats(seed + 2, rows * outputs),
             norm_weight: floats(seed + 3, outputs),
+            prompt: false,
         }
     }
 
@@ -115,8 +119,8 @@ impl<'a> Problem<'a> {
         let cuda = self.cuda;
         let live_table = put(cuda, &[live as u32, 1]);
         let rows = Rows {
-            capacity,
-            live: &live_table,
+            prompt: self.prompt,
+            ..Rows::new(capacity, &live_table)
         };
         let mut x = put(cuda, &vec![bf16::NAN; capacity * self.columns]);
         cuda.upload(&self.x[..live * self.columns], &mut x, 0)

@@ -99,6 +99,7 @@ fn listed_rows_are_gathered() {
             rows: Rows {
                 capacity,
                 live: &put(&cuda, &live(count)),
+                prompt: false,
             },
             source: &put(&cuda, &source),
             dim,
@@ -132,6 +133,7 @@ fn taps_stand_side_by_side() {
                 rows: Rows {
                     capacity,
                     live: &put(&cuda, &live(count)),
+                    prompt: false,
                 },
                 dim,
                 x: &put(&cuda, &x),
@@ -159,6 +161,7 @@ fn normed(cuda: &Cuda, x: &[f32], weight: &[f32], eps: f32, capacity: usize) -> 
         rows: Rows {
             capacity,
             live: &put(cuda, &live(x.len() / dim)),
+            prompt: false,
         },
         dim,
         eps,
@@ -181,6 +184,7 @@ fn norms_agree_with_the_reference() {
             rows: Rows {
                 capacity: rows,
                 live: &live(rows),
+                prompt: false,
             },
             dim,
             eps: 1e-6,

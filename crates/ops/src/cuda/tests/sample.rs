@@ -2,7 +2,7 @@
 
 use rand_pcg::Pcg64;
 
-use super::{get, gpu, put, put_batch, put_slots};
+use super::{cases, get, gpu, put, put_batch, put_slots};
 use crate::limits::{LOGIT_BIAS_MAX, NONE, STOP_IDS_MAX};
 use crate::testing::{Segment, batch, below, floats, random_tree, rng};
 use crate::{Backend, Batch, Cpu, Cuda, Sample, SamplingRow, ScratchNeeds, Slots};
@@ -237,7 +237,7 @@ fn small_vocabularies_choose_as_the_cpu_does() {
     let Some(cuda) = gpu() else { return };
     let mut rng = rng(1);
     let mut wrong = Vec::new();
-    for case in 0..60 {
+    for &case in cases(&(0..60).collect::<Vec<usize>>(), 15) {
         let shape = [(150, 153), (2048, 2048), (9001, 9001)][case % 3];
         let kind = KINDS[case / 3 % KINDS.len()];
         let slots = random_slots(&mut rng, 12, shape);
@@ -257,7 +257,7 @@ fn the_whole_vocabulary_chooses_as_the_cpu_does() {
     let Some(cuda) = gpu() else { return };
     let (mut rng, shape) = (rng(2), (248_320, 248_320));
     let mut wrong = Vec::new();
-    for case in 0..10 {
+    for &case in cases(&(0..10).collect::<Vec<usize>>(), 0) {
         let kind = KINDS[case % KINDS.len()];
         let slots = random_slots(&mut rng, 10, shape);
         let batch = random_batch(&mut rng, 10, 3, shape.0);
@@ -275,7 +275,7 @@ fn every_search_keeps_what_the_cpu_keeps() {
     let Some(cuda) = gpu() else { return };
     let shape = (60_000, 60_000);
     let mut wrong = Vec::new();
-    for kind in [Kind::Peaked, Kind::Flat, Kind::Coarse] {
+    for &kind in cases(&[Kind::Coarse, Kind::Flat, Kind::Peaked], 1) {
         for (top_k, top_p) in [
             (0, 1.0),
             (0, 0.9),

@@ -1,9 +1,9 @@
 //! `simulate_acceptance` against the CPU.
 
-use super::{get, gpu, put, put_batch, put_slots, put_tree};
+use super::{get, gpu, put, put_batch, put_slots, put_tree, tree_tables_of};
 use crate::limits::DEPTH_MAX;
 use crate::testing::{Segment, batch, below, floats, random_tree, rng, slots};
-use crate::{Backend, Cpu, SimulateAcceptance, TreeTables, TreeTablesFrom};
+use crate::{Backend, Cpu, SimulateAcceptance};
 
 #[test]
 fn choices_are_those_of_the_cpu() {
@@ -31,13 +31,7 @@ fn choices_are_those_of_the_cpu() {
         for emitted in slots.emitted.iter_mut() {
             *emitted = below(&mut rng, 1000) as u32;
         }
-        let mut tree = TreeTables::new(&cpu, batch.rows_max).unwrap();
-        cpu.tree_tables(TreeTablesFrom {
-            batch: &batch,
-            padding: None,
-            tables: &mut tree,
-        })
-        .unwrap();
+        let tree = tree_tables_of(&batch);
         let law: Vec<f32> = floats(case, 2 * DEPTH_MAX)
             .iter()
             .map(|p| p.abs())

@@ -1,6 +1,6 @@
 //! `topk_logprobs` against the CPU.
 
-use super::{get, gpu, poisoned, put};
+use super::{cases, get, gpu, poisoned, put};
 use crate::testing::{bits, floats, normalised_error};
 use crate::{Backend, Cpu, Cuda, Rows, ScratchNeeds, TopK};
 
@@ -40,6 +40,7 @@ fn on_gpu(
         rows: Rows {
             capacity,
             live: &put(cuda, &[live as u32, 1]),
+            prompt: false,
         },
         vocab_rows,
         vocab_used,
@@ -74,6 +75,7 @@ fn on_cpu(
         rows: Rows {
             capacity: rows,
             live: &vec![rows as u32, 1].into(),
+            prompt: false,
         },
         vocab_rows,
         vocab_used,
@@ -141,7 +143,7 @@ pub(super) fn assert_logprobs(found: &[f32], expected: &[f32], what: &str) {
 #[test]
 fn ids_are_those_of_the_cpu() {
     let Some(cuda) = gpu() else { return };
-    for shape in SHAPES {
+    for &shape in cases(&SHAPES, 4) {
         let logits = rows(shape, 1);
         for k in [1, 7, 15] {
             let (ids, logprobs) = on_gpu(&cuda, &logits, shape, (16, 10), k);
@@ -159,7 +161,7 @@ fn ids_are_those_of_the_cpu() {
 #[test]
 fn a_row_does_not_depend_on_the_launch() {
     let Some(cuda) = gpu() else { return };
-    for shape in [(2048, 2048), (248_320, 248_320)] {
+    for &shape in cases(&[(2048, 2048), (248_320, 248_320)], 1) {
         let logits = rows(shape, 2);
         let all = on_gpu(&cuda, &logits, shape, (64, 10), 15);
         for row in 0..10 {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use engine::{AcceptanceLaw, Shape};
 
+use super::limits::ContextArgs;
 use super::model::ModelArgs;
+use super::requests::TemplateArgs;
 use super::speculation::number;
 use super::{ConfigArgs, LogArgs, SpeculationArgs};
 use crate::acceptance;
@@ -15,6 +17,8 @@ use crate::acceptance;
 pub enum BenchCommand {
     /// Times of prefills and of single steps, by shape, batch and context
     Step(StepBenchArgs),
+    /// Tokens per second of whole answers, by mode: plain, linear, trees, auto
+    Decode(DecodeBenchArgs),
 }
 
 /// `spinney bench step`.
@@ -43,14 +47,17 @@ pub struct StepBenchArgs {
           value_parser = |text: &str| number(text, 1, 10_000))]
     pub repeat: usize,
 
-    /// Draw acceptance from a law instead of the model: the mean tokens per step of a chain of 15
-    /// (1 to 16), or a JSON file {"first": [15 rates], "later": [15 rates]} by depth
-    #[arg(long, value_name = "MEAN|FILE", value_parser = law)]
-    pub simulate_acceptance: Option<AcceptanceLaw>,
+    #[command(flatten)]
+    pub simulation: SimulationArgs,
 
-    /// Print one JSON object instead of a table
+    /// Print one JSON object at the end; the table goes to standard error
     #[arg(long)]
     pub json: bool,
+
+    /// Also write a plot: step time over nodes, and tokens per second where acceptance means
+    /// something
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -60,6 +67,107 @@ pub struct StepBenchArgs {
     pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// `spinney bench decode`.
+#[derive(Args, Clone, Debug)]
+pub struct DecodeBenchArgs {
+    /// A user's message, put through the chat template; may be given again [default: three of
+    /// code, prose and one word]
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+
+    /// File that holds one such message; may be given again
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Vec<PathBuf>,
+
+    /// Modes: plain, linear (the whole block of the drafter) or linear-N, tree-N, auto
+    #[arg(long, value_name = "MODE,MODE", value_delimiter = ',', value_parser = mode,
+          default_value = "plain,linear,tree-15,tree-31,auto")]
+    pub modes: Vec<DecodeMode>,
+
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value = "256",
+          value_parser = |text: &str| number(text, 2, 1 << 20))]
+    pub max_tokens: usize,
+
+    /// Timed runs of every prompt in every mode
+    #[arg(long, value_name = "N", default_value = "3",
+          value_parser = |text: &str| number(text, 1, 1000))]
+    pub runs: usize,
+
+    /// Go on to --max-tokens behind the model's end of turn
+    #[arg(long)]
+    pub ignore_eos: bool,
+
+    /// Value of enable_thinking in the chat template [default: the template's own]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub enable_thinking: Option<bool>,
+
+    #[command(flatten)]
+    pub simulation: SimulationArgs,
+
+    /// Print one JSON object at the end; the tables go to standard error
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also write a plot: tokens per second over the budget
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Acceptance that is not the model's.
+#[derive(Args, Clone, Debug)]
+pub struct SimulationArgs {
+    /// Draw acceptance from a law instead of the model: the mean tokens per step of a chain of 15
+    /// (1 to 16), or a JSON file {"first": [15 rates], "later": [15 rates]} by depth. Trees are
+    /// those of a drafter that knows the law
+    #[arg(long, value_name = "MEAN|FILE", value_parser = law)]
+    pub simulate_acceptance: Option<AcceptanceLaw>,
+}
+
+/// How tokens are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeMode {
+    /// One row per step.
+    Plain,
+    /// A chain of so many drafts; `None` = the drafter's whole block.
+    Linear(Option<usize>),
+    /// A tree of so many nodes.
+    Tree(usize),
+    /// Chosen per step.
+    Auto,
+}
+
+fn mode(text: &str) -> Result<DecodeMode, String> {
+    match text {
+        "plain" => return Ok(DecodeMode::Plain),
+        "linear" => return Ok(DecodeMode::Linear(None)),
+        "auto" => return Ok(DecodeMode::Auto),
+        _ => {}
+    }
+    let count = |kind: &str| text.strip_prefix(kind)?.parse::<usize>().ok();
+    match (count("linear-"), count("tree-")) {
+        (Some(drafts @ 1..=15), _) => Ok(DecodeMode::Linear(Some(drafts))),
+        (_, Some(nodes @ 1..=63)) => Ok(DecodeMode::Tree(nodes)),
+        _ => Err(format!(
+            "expected plain, linear, linear-1 to linear-15, tree-1 to tree-63 or auto, found \
+             '{text}'"
+        )),
+    }
 }
 
 fn shape(text: &str) -> Result<Shape, String> {
@@ -86,6 +194,26 @@ fn law(text: &str) -> Result<AcceptanceLaw, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_read() {
+        assert_eq!(mode("plain"), Ok(DecodeMode::Plain));
+        assert_eq!(mode("linear"), Ok(DecodeMode::Linear(None)));
+        assert_eq!(mode("linear-7"), Ok(DecodeMode::Linear(Some(7))));
+        assert_eq!(mode("tree-31"), Ok(DecodeMode::Tree(31)));
+        assert_eq!(mode("auto"), Ok(DecodeMode::Auto));
+        for wrong in [
+            "",
+            "tree",
+            "tree-64",
+            "linear-0",
+            "linear-16",
+            "AUTO",
+            "plain-1",
+        ] {
+            assert!(mode(wrong).unwrap_err().contains("tree-63"), "{wrong}");
+        }
+    }
 
     #[test]
     fn shapes_are_read() {

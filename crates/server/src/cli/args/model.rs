@@ -25,6 +25,11 @@ pub struct ModelArgs {
     #[arg(long, value_enum, default_value = "auto")]
     pub dtype: DtypeName,
 
+    /// Enqueue every op of every step by itself instead of launching recorded steps, to debug or
+    /// profile; the CPU records nothing anyway
+    #[arg(long)]
+    pub disable_cuda_graph: bool,
+
     /// Where weights come from
     #[arg(long, value_enum, default_value = "auto")]
     pub load_format: LoadFormatName,

@@ -1,6 +1,6 @@
 //! Against the CPU on small shapes, against f64 on samples of large ones.
 
-use super::super::{gpu, wide};
+use super::super::{cases, gpu, wide};
 use super::*;
 use crate::testing::{assert_close, below, live, rng};
 use crate::{Cpu, Linear, LinearOut, LinearSwiglu};
@@ -67,7 +67,7 @@ const SMALL: [(usize, usize); 15] = [
 fn ops_agree_with_the_cpu() {
     let Some(cuda) = gpu() else { return };
     let limits = Limits::of(&cuda).unwrap();
-    for (outputs, columns) in SMALL {
+    for &(outputs, columns) in cases(&SMALL, 3) {
         let problem = Problem::new(&cuda, outputs, columns, 130);
         for (capacity, live) in [
             (1, 1),
@@ -104,10 +104,7 @@ fn compare(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
         columns,
     };
     let live = live(rows);
-    let rows_of = Rows {
-        capacity: rows,
-        live: &live,
-    };
+    let rows_of = Rows::new(rows, &live);
     let x: Box<[f32]> = wide(&problem.x[..rows * columns]).into();
     let mut out: Box<[f32]> = vec![f32::NAN; rows * outputs].into();
     let op = Linear {
@@ -179,7 +176,7 @@ const LARGE: [(usize, usize); 9] = [
 fn large_products_agree_with_f64_on_a_sample() {
     let Some(cuda) = gpu() else { return };
     let limits = Limits::of(&cuda).unwrap();
-    for (outputs, columns) in LARGE {
+    for &(outputs, columns) in cases(&LARGE, 0) {
         let problem = Problem::new(&cuda, outputs, columns, 64);
         for rows in [1, 12, 32, 64] {
             let what = format!("{outputs} x {columns}, {rows} rows");
@@ -246,10 +243,7 @@ fn sample(problem: &Problem<'_>, rows: usize, written: &Written, what: &str) {
 fn unfit_weights_are_refused_by_name() {
     let Some(cuda) = gpu() else { return };
     let live = put(&cuda, &[1u32, 1]);
-    let rows = Rows {
-        capacity: 1,
-        live: &live,
-    };
+    let rows = Rows::new(1, &live);
     let x = put(&cuda, &[bf16::ONE; 32]);
     let mut out = poisoned::<f32>(&cuda, 8);
     for (dtype, columns, says) in [

@@ -1,6 +1,6 @@
 //! A row's bits: the same whatever runs beside it, on whatever GPU, recorded or not.
 
-use super::super::gpu;
+use super::super::{cases, gpu};
 use super::*;
 use crate::cuda::CudaBuf;
 use crate::{Linear, LinearOut, LinearSwiglu, OpsError};
@@ -34,7 +34,7 @@ fn gpus(cuda: &Cuda) -> Vec<Limits> {
 fn rows_do_not_depend_on_their_number() {
     let Some(cuda) = gpu() else { return };
     let limits = Limits::of(&cuda).unwrap();
-    for (outputs, columns) in SHAPES {
+    for &(outputs, columns) in cases(&SHAPES, 3) {
         let most = 130;
         let problem = Problem::new(&cuda, outputs, columns, most);
         let all = problem.run(most, most, &limits);
@@ -59,7 +59,7 @@ fn rows_do_not_depend_on_their_number() {
 fn rows_do_not_depend_on_the_gpu() {
     let Some(cuda) = gpu() else { return };
     let gpus = gpus(&cuda);
-    for (outputs, columns) in SHAPES {
+    for &(outputs, columns) in cases(&SHAPES, 3) {
         let problem = Problem::new(&cuda, outputs, columns, 64);
         for rows in [1, 16, 32, 64] {
             let here = problem.run(rows, rows, &gpus[0]);
@@ -172,10 +172,7 @@ impl<'a> Network<'a> {
     /// All layers; `after` is called behind every op.
     fn forward(&mut self, after: &dyn Fn(&Cuda)) -> Result<(), OpsError> {
         let cuda = self.cuda;
-        let rows = Rows {
-            capacity: self.rows,
-            live: &self.live,
-        };
+        let rows = Rows::new(self.rows, &self.live);
         for (up, down) in self.up.iter().zip(&self.down) {
             cuda.linear_swiglu(LinearSwiglu {
                 rows,
@@ -218,7 +215,7 @@ fn recorded_ops_equal_ops_run_one_by_one() {
         let word = put(cuda, &[0u32]);
         get(cuda, &word);
     };
-    for rows in [1, 8, 16, 32, 64, 96] {
+    for &rows in cases(&[16, 1, 8, 32, 64, 96], 1) {
         let mut network = Network::new(&cuda, rows);
         network.reset();
         network.forward(&wait).unwrap();
@@ -227,7 +224,7 @@ fn recorded_ops_equal_ops_run_one_by_one() {
             .record(&mut || network.forward(&|_| {}))
             .unwrap()
             .expect("CUDA has graphs");
-        for run in 0..20 {
+        for &run in cases(&(0..20).collect::<Vec<_>>(), 2) {
             let residual = floats(9, rows * HIDDEN);
             cuda.upload(&narrow(&residual), &mut network.normed, 0)
                 .unwrap();

@@ -1,7 +1,7 @@
 //! More rows than the small kernel is made for: the kernels of Hopper against it, bit by bit, and
 //! cuBLASLt.
 
-use super::super::{gpu, wide};
+use super::super::{cases, gpu, wide};
 use super::agreement::{BF16_BOUND, f32_bound};
 use super::bits::same_rows;
 use super::*;
@@ -41,7 +41,7 @@ fn hopper_kernels_have_the_bits_of_the_small_one() {
     if !here.warpgroups {
         return println!("skipped: no Hopper GPU");
     }
-    for (outputs, columns) in SHAPES {
+    for &(outputs, columns) in cases(&SHAPES, 5) {
         let problem = Problem::new(&cuda, outputs, columns, 700);
         let small = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
         for (rows, live) in [
@@ -83,7 +83,7 @@ fn hopper_kernels_have_the_bits_of_the_small_one() {
 fn cublas_rows_do_not_depend_on_their_number() {
     let Some(cuda) = gpu() else { return };
     let (_, without) = limits(&cuda);
-    for (outputs, columns) in SHAPES {
+    for &(outputs, columns) in cases(&SHAPES, 5) {
         let what = format!("{outputs} x {columns}");
         let problem = Problem::new(&cuda, outputs, columns, 2048);
         let all = problem.run(2048, 2048, &without);
@@ -94,6 +94,34 @@ fn cublas_rows_do_not_depend_on_their_number() {
         let small = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
         let equal = close(&problem, &small, &all, &what);
         println!("{what}: {equal} of the library's results have the bits of our kernel");
+    }
+}
+
+/// On either route of prompts few rows have the bits of many, and both are those of a step but for
+/// the order of its sums.
+#[test]
+fn rows_of_prompts_do_not_depend_on_their_number() {
+    let Some(cuda) = gpu() else { return };
+    let (here, without) = limits(&cuda);
+    for (outputs, columns) in SHAPES {
+        let mut problem = Problem::new(&cuda, outputs, columns, 2048);
+        let step = problem.run(SMALL_ROWS, SMALL_ROWS, &without);
+        problem.prompt = true;
+        for (route, limits) in [("here", &here), ("library", &without)] {
+            let what = format!("{outputs} x {columns}, {route}");
+            let all = problem.run(2048, 2048, limits);
+            for rows in [1, 5, 16, 17, 40, 64, 200, 512, 700, 1999] {
+                let some = problem.run(rows, rows, limits);
+                same_rows(&problem, rows, &some, &all, &format!("{what}, {rows} rows"));
+            }
+            println!(
+                "{what}: {} as in a step",
+                close(&problem, &step, &all, &what)
+            );
+        }
+        let some = problem.run(300, 290, &here);
+        let all = problem.run(2048, 2048, &here);
+        same_rows(&problem, 290, &some, &all, "290 of 300 rows");
     }
 }
 
@@ -138,7 +166,13 @@ fn inside<T: Copy>(values: &[T], width: usize, stride: usize) -> Vec<T> {
 fn repeated_products_are_equal() {
     let Some(cuda) = gpu() else { return };
     let here = Limits::of(&cuda).unwrap();
-    for (outputs, columns, rows) in [(5120, 6144, 256), (34816, 5120, 64), (14336, 5120, 512)] {
+    let all = [
+        (1024, 192, 256),
+        (5120, 6144, 256),
+        (34816, 5120, 64),
+        (14336, 5120, 512),
+    ];
+    for &(outputs, columns, rows) in cases(&all, 1) {
         let problem = Problem::new(&cuda, outputs, columns, rows);
         let first = problem.run(rows, rows, &here);
         for run in 0..10 {

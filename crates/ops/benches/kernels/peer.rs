@@ -1,0 +1,56 @@
+//! cuBLASLt with the fastest of the algorithms that it proposes first.
+
+use ops::{Cuda, OpsError, PeerLinear, Tensor};
+
+use crate::bench::Bench;
+use crate::product::Products;
+use crate::shape::{Kind, Shape};
+
+/// Seconds of a round of a proposal.
+const PROPOSAL_SECONDS: f64 = 0.004;
+
+/// The library for one shape and row count.
+pub struct Peer {
+    pub shape: Shape,
+    pub linear: PeerLinear,
+    /// The fastest.
+    pub algorithm: usize,
+    /// Microseconds of each proposal.
+    pub microseconds: Vec<f64>,
+}
+
+impl Peer {
+    /// Times every proposal over `weights` in turn.
+    pub fn choose(
+        bench: &Bench,
+        products: &mut Products<'_>,
+        shape: &Shape,
+        rows: usize,
+        weights: &[&Tensor<Cuda>],
+    ) -> Result<Self, OpsError> {
+        let wide = shape.kind == Kind::Logits;
+        let linear = bench
+            .cuda
+            .peer_linear(rows, shape.outputs, shape.columns, wide)?;
+        let mut peer = Peer {
+            shape: *shape,
+            linear,
+            algorithm: 0,
+            microseconds: Vec::new(),
+        };
+        for algorithm in 0..peer.linear.algorithms() {
+            peer.algorithm = algorithm;
+            let mut times = bench.times(PROPOSAL_SECONDS);
+            times.record(&mut || {
+                let mut weights = weights.iter();
+                weights.try_for_each(|weight| products.peer(&peer, weight))
+            })?;
+            let time = times.run()?[0].of(weights.len());
+            peer.microseconds.push(time.median * 1e6);
+        }
+        let best = peer.microseconds.iter().enumerate();
+        let best = best.min_by(|a, b| a.1.total_cmp(b.1));
+        peer.algorithm = best.map_or(0, |(algorithm, _)| algorithm);
+        Ok(peer)
+    }
+}

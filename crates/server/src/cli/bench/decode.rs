@@ -1,0 +1,232 @@
+//! `spinney bench decode`: answers to prompts in every mode, through an engine as a server has it.
+//!
+//! One engine serves all modes: each request names its shape. So the weights are loaded once, and
+//! every mode meets the same device.
+
+use engine::{
+    Algorithm, Budget, Engine, EngineConfig, FinishReason, Request, RequestStats, SamplingParams,
+    Shape,
+};
+
+use super::decode_report::{Answers, Facts, Report};
+use crate::cli::args::bench::{DecodeBenchArgs, DecodeMode};
+use crate::cli::checkpoints::Checkpoints;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::{chat_prompt, loading, logging};
+use crate::model_files::ModelFiles;
+
+/// What is asked where nobody gives a prompt.
+const PROMPTS: [&str; 3] = [
+    "Write a Python function fibonacci(n) using iteration. Return only code.",
+    "Explain the quicksort algorithm in 3 sentences.",
+    "What is 2+2? Answer with just the number.",
+];
+/// Drafts of the longest chain.
+const DRAFTS_MAX: usize = 15;
+/// Room behind the longest answer, so that no step is lowered to fewer rows than its mode has.
+const SLACK_TOKENS: usize = 128;
+
+/// One message of a user.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// As given.
+    pub text: String,
+    /// Behind the chat template.
+    pub ids: Vec<u32>,
+}
+
+/// One answer.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Tokens, the first of which is the prefill's.
+    pub tokens: Vec<u32>,
+    /// Counters and times.
+    pub stats: RequestStats,
+}
+
+/// Measures and prints.
+pub fn run(args: &DecodeBenchArgs) -> Result<Exit, Failure> {
+    logging::start(&args.log, "warn")?;
+    let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
+    let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
+    let prompts = prompts(args, &files)?;
+    let modes = modes(args, checkpoints.drafter.is_some())?;
+    let config = engine_config(args, &modes, &prompts);
+    let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
+    let model_path = checkpoints.model_path.clone();
+    let engine = Engine::start_after(checkpoints.fetch(), spec, config)?;
+    loading::wait_until_ready(&engine.handle)?;
+    let bench = Bench {
+        args,
+        engine: &engine,
+        stop_ids: match args.ignore_eos || args.simulation.simulate_acceptance.is_some() {
+            true => Vec::new(),
+            false => files.generation.end_ids.clone(),
+        },
+    };
+    let info = engine.handle.info();
+    let mut report = Report::new(
+        args,
+        Facts {
+            model_path,
+            device: info.device.clone(),
+            topk: info.topk,
+            chain_drafts: info.chain_drafts,
+        },
+    );
+    report.begin()?;
+    let measured = bench.run(&modes, &prompts, &mut report);
+    // What was measured before a failure is a result all the same.
+    report.finish()?;
+    measured?;
+    match report.identical() {
+        Some(false) => Err(Failure::new(
+            Exit::Runtime,
+            "modes or runs of one prompt gave different tokens at temperature 0",
+        )),
+        _ => Ok(Exit::Clean),
+    }
+}
+
+/// The prompts given, else those of the protocol.
+fn prompts(args: &DecodeBenchArgs, files: &ModelFiles) -> Result<Vec<Prompt>, Failure> {
+    let mut texts: Vec<(&str, String)> = Vec::new();
+    texts.extend(args.prompt.iter().map(|text| ("--prompt", text.clone())));
+    for path in &args.prompt_file {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("--prompt-file {}: {error}", path.display()))
+        })?;
+        texts.push(("--prompt-file", text));
+    }
+    if texts.is_empty() {
+        texts.extend(PROMPTS.map(|text| ("bench decode", text.to_owned())));
+    }
+    let prompt = |(flag, text): (&str, String)| {
+        let rendered = chat_prompt::render(flag, files, &text, args.enable_thinking)?;
+        let ids = files.vocabulary.encode(&rendered).map_err(Failure::usage)?;
+        Ok(Prompt { text, ids })
+    };
+    texts.into_iter().map(prompt).collect()
+}
+
+/// The modes, each once; without a drafter only those that need none.
+fn modes(args: &DecodeBenchArgs, drafter: bool) -> Result<Vec<DecodeMode>, Failure> {
+    let mut modes: Vec<DecodeMode> = Vec::new();
+    for &mode in &args.modes {
+        let possible = drafter || mode == DecodeMode::Plain;
+        if possible && !modes.contains(&mode) {
+            modes.push(mode);
+        }
+    }
+    match modes.is_empty() {
+        false => Ok(modes),
+        true => Err(Failure::usage(
+            "--modes: all of them need a drafter; give --speculative-draft-model-path or plain",
+        )),
+    }
+}
+
+/// An engine in which every request can have its own shape. Only `auto` needs all shapes timed.
+fn engine_config(args: &DecodeBenchArgs, modes: &[DecodeMode], prompts: &[Prompt]) -> EngineConfig {
+    let longest = prompts.iter().map(|prompt| prompt.ids.len()).max();
+    let room = longest.unwrap_or(0) + args.max_tokens + SLACK_TOKENS;
+    let nodes = modes.iter().filter_map(|mode| match *mode {
+        DecodeMode::Plain | DecodeMode::Auto => None,
+        DecodeMode::Linear(drafts) => Some(drafts.unwrap_or(DRAFTS_MAX)),
+        DecodeMode::Tree(nodes) => Some(nodes),
+    });
+    let (auto, nodes) = (modes.contains(&DecodeMode::Auto), nodes.max());
+    EngineConfig {
+        algorithm: match auto || nodes.is_some() {
+            true => Algorithm::Ddtree,
+            false => Algorithm::None,
+        },
+        chain_drafts: None,
+        budget: match nodes {
+            Some(nodes) if !auto => Budget::Fixed(nodes),
+            _ => Budget::Auto,
+        },
+        topk_cap: args.speculation.speculative_ddtree_topk_cap,
+        running_max: 1,
+        queue_max: 0,
+        context_length: Some(args.context.context_length.unwrap_or(room)),
+        tokens_total: None,
+        memory_fraction: args.context.mem_fraction_static,
+        prefill_chunk: args.context.chunked_prefill_size,
+        draft_batch_max: 0,
+        skip_warmup: false,
+        simulate: args.simulation.simulate_acceptance,
+    }
+}
+
+struct Bench<'a> {
+    args: &'a DecodeBenchArgs,
+    engine: &'a Engine,
+    stop_ids: Vec<u32>,
+}
+
+impl Bench<'_> {
+    /// A warm-up of every mode, then every prompt in every mode; the report hears of each at once.
+    fn run(
+        &self,
+        modes: &[DecodeMode],
+        prompts: &[Prompt],
+        report: &mut Report<'_>,
+    ) -> Result<(), Failure> {
+        for &mode in modes {
+            if let Some(prompt) = prompts.first() {
+                self.answer(mode, prompt)?;
+            }
+        }
+        for prompt in prompts {
+            report.begin_prompt(prompt)?;
+            for &mode in modes {
+                let runs = (0..self.args.runs).map(|_| self.answer(mode, prompt));
+                let runs = runs.collect::<Result<_, _>>()?;
+                report.add(Answers { mode, runs })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, mode: DecodeMode, prompt: &Prompt) -> Result<Run, Failure> {
+        let handle = &self.engine.handle;
+        let chain_drafts = handle.info().chain_drafts;
+        let id = handle.submit(Request {
+            prompt: prompt.ids.clone(),
+            sampling: SamplingParams::default(),
+            max_tokens: self.args.max_tokens,
+            min_tokens: 0,
+            stop_ids: self.stop_ids.clone(),
+            logprobs: None,
+            prompt_logprobs: None,
+            speculative: true,
+            shape: match mode {
+                DecodeMode::Plain => Some(Shape::Plain),
+                DecodeMode::Linear(drafts) => Some(Shape::Chain(drafts.unwrap_or(chain_drafts))),
+                DecodeMode::Tree(nodes) => Some(Shape::Tree(nodes)),
+                DecodeMode::Auto => None,
+            },
+        })?;
+        let mut tokens = Vec::new();
+        loop {
+            let Ok(output) = self.engine.outputs.recv() else {
+                return Err(loading::ended(handle));
+            };
+            for update in output.updates.into_iter().filter(|update| update.id == id) {
+                tokens.extend(update.tokens.iter().map(|token| token.id));
+                let Some(finish) = update.finish else {
+                    continue;
+                };
+                return match finish.reason {
+                    FinishReason::Stop | FinishReason::Length => Ok(Run {
+                        tokens,
+                        stats: finish.stats,
+                    }),
+                    FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason)),
+                    FinishReason::Aborted | FinishReason::Finished => Err(loading::ended(handle)),
+                };
+            }
+        }
+    }
+}

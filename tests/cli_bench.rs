@@ -1,0 +1,225 @@
+//! `spinney bench`, on models small enough for a test.
+
+#[path = "common/cli.rs"]
+mod cli;
+
+use std::io::{BufRead, BufReader};
+
+use cli::{Pair, command, finish, spinney};
+use serde_json::{Value, json};
+
+/// `bench` on the fixtures' random pair; its drafter has blocks of eight.
+fn bench<'a>(what: &'a str, pair: &'a (String, String), args: &[&'a str]) -> Vec<&'a str> {
+    let model = [
+        "bench",
+        what,
+        "--device=cpu",
+        "--model-path",
+        &pair.0,
+        "--speculative-draft-model-path",
+        &pair.1,
+    ];
+    [&model[..], args].concat()
+}
+
+fn folders(pair: &Pair) -> (String, String) {
+    (pair.target(), pair.drafter())
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn steps_are_timed_as_a_table_and_as_an_object() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let svg = pair.path("step.svg");
+    let svg_flag = format!("--svg={}", svg.display());
+    let args = [
+        "--contexts=40,420",
+        "--batches=1,2",
+        "--shapes=plain,chain-3,tree-15",
+        "--prefills=100",
+        "--repeat=2",
+        "--json",
+        "--disable-cuda-graph",
+        &svg_flag,
+    ];
+    let run = spinney(&bench("step", &folders, &args));
+    let object = run.json();
+    let steps = object["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 2 * 2 * 3);
+    for step in steps {
+        let runs = floats(&step["steps_ms"]);
+        assert!(runs.len() == 2 && runs.iter().all(|ms| *ms > 0.0));
+        assert!(step["tokens_per_step"].as_f64().unwrap() >= 1.0);
+    }
+    assert_eq!(object["allocated_bytes"], object["planned_bytes"]);
+    assert_eq!(object["simulated_acceptance"], Value::Null);
+    assert!(object["prefills"][0]["best_tokens_per_s"].as_f64().unwrap() > 0.0);
+    // The table was shown while the object grew.
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    assert!(
+        lines[0].starts_with("acceptance of the model; ") && lines[0].contains("without graphs")
+    );
+    assert!(lines[1].starts_with("prefill 100: "));
+    assert_eq!(lines.len(), 3 + steps.len(), "{}", run.stderr);
+    let svg = std::fs::read_to_string(svg).unwrap();
+    for text in [
+        "milliseconds per step",
+        "tokens per second",
+        "batch 2, context 420, chain",
+    ] {
+        assert!(svg.contains(text), "{text}");
+    }
+}
+
+/// What was measured is there at once: a reader need not wait for the end.
+#[test]
+fn the_first_lines_come_before_the_last_case() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let args = ["--contexts=40", "--shapes=plain,tree-15", "--repeat=1000"];
+    let mut child = command(&bench("step", &folders, &args)).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.starts_with("acceptance of the model; "), "{first}");
+    assert!(lines.next().unwrap().unwrap().starts_with("batch context"));
+    assert!(child.try_wait().unwrap().is_none(), "it goes on");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn every_report_of_simulated_acceptance_says_so_first() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let step = [
+        "--simulate-acceptance=4.5",
+        "--contexts=40",
+        "--repeat=1",
+        "--shapes=tree-7",
+    ];
+    let decode = [
+        "--simulate-acceptance=4.5",
+        "--max-tokens=64",
+        "--runs=1",
+        "--prompt=a",
+    ];
+    for (what, args) in [("step", &step), ("decode", &decode)] {
+        let run = spinney(&bench(what, &folders, args));
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let first = run.stdout.lines().next().unwrap();
+        assert!(
+            first.starts_with("simulated acceptance: first child 0.7"),
+            "{first}"
+        );
+    }
+    let serve = spinney(&["serve", "--simulate-acceptance=4.5"]);
+    serve.refused(2, &["--simulate-acceptance"]);
+}
+
+#[test]
+fn answers_of_all_modes_are_compared() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let svg = pair.path("decode.svg");
+    let svg_flag = format!("--svg={}", svg.display());
+    std::fs::write(pair.path("asked"), "What is 2+2?").unwrap();
+    let file = format!("--prompt-file={}", pair.path("asked").display());
+    let args = [
+        "--prompt=Hi",
+        &file,
+        "--modes=plain,linear,linear-3,tree-15,auto",
+        "--max-tokens=40",
+        "--runs=2",
+        "--ignore-eos",
+        "--json",
+        &svg_flag,
+    ];
+    let run = spinney(&bench("decode", &folders, &args));
+    let object = run.json();
+    assert_eq!(object["identical_tokens"], json!(true));
+    let prompts = object["prompts"].as_array().unwrap();
+    assert_eq!(prompts.len(), 2);
+    for prompt in prompts {
+        let modes = prompt["modes"].as_array().unwrap();
+        assert_eq!(modes.len(), 5);
+        for mode in modes {
+            let steps: u64 = (mode["runs"].as_array().unwrap().iter())
+                .map(|run| {
+                    assert_eq!(run["tokens"], 40);
+                    assert!(run["tokens_per_s"].as_f64().unwrap() > 0.0);
+                    run["steps"].as_u64().unwrap()
+                })
+                .sum();
+            let histogram = floats(&mode["acceptance_histogram"]);
+            assert_eq!(histogram.iter().sum::<f64>(), steps as f64);
+            let per_step = mode["tokens_per_step"].as_f64().unwrap();
+            assert!((per_step - 2.0 * 39.0 / steps as f64).abs() < 1e-9);
+            // The mean of accepted drafts is the sum of the rates by depth.
+            let by_depth: f64 = floats(&mode["acceptance_by_depth"]).iter().sum();
+            assert!((per_step - 1.0 - by_depth).abs() < 1e-9);
+        }
+        let plain = &modes[0]["tokens_per_step"];
+        assert_eq!((&modes[0]["mode"], plain), (&json!("plain"), &json!(1.0)));
+    }
+    assert!(run.stderr.contains("identical tokens: yes"));
+    assert!(
+        std::fs::read_to_string(svg)
+            .unwrap()
+            .contains("prompt 2, plain and trees")
+    );
+}
+
+/// Long answers at a stated rate: every mode emits as many tokens per step as the law says.
+#[test]
+fn simulated_answers_follow_the_law() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let law = pair.path("law.json");
+    let rates =
+        |first: f64, later: f64| json!({"first": vec![first; 15], "later": vec![later; 15]});
+    std::fs::write(&law, rates(1.0, 0.0).to_string()).unwrap();
+    let flag = format!("--simulate-acceptance={}", law.display());
+    let args = [
+        "--prompt=Hi",
+        "--modes=plain,linear,tree-15",
+        "--max-tokens=161",
+        "--runs=1",
+        "--json",
+        &flag,
+    ];
+    let object = spinney(&bench("decode", &folders, &args)).json();
+    assert_eq!(object["identical_tokens"], Value::Null);
+    let per_step: Vec<f64> = (object["prompts"][0]["modes"].as_array().unwrap().iter())
+        .map(|mode| mode["tokens_per_step"].as_f64().unwrap())
+        .collect();
+    // A tree of a drafter without doubts is a chain of its block of seven drafts.
+    assert_eq!(per_step, [1.0, 8.0, 8.0]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let decode = |args: &[&str]| {
+        let run = command(&bench("decode", &folders, args)).spawn().unwrap();
+        finish(run)
+    };
+    let step = ["--contexts=600", "--shapes=plain"];
+    spinney(&bench("step", &folders, &step)).refused(2, &["a context of 600 tokens", "1 to 49"]);
+    decode(&["--modes=tree-64"]).refused(2, &["tree-63"]);
+    decode(&["--prompt-file=/nowhere"]).refused(2, &["/nowhere"]);
+    decode(&["--modes=linear-15", "--prompt=a"]).refused(2, &["chain-15", "at most 7"]);
+    let alone = [
+        "bench",
+        "decode",
+        "--device=cpu",
+        "--modes=auto",
+        "--model-path",
+        &folders.0,
+    ];
+    spinney(&alone).refused(2, &["--speculative-draft-model-path"]);
+}
