@@ -179,6 +179,7 @@ pub(super) fn reserve(cuda: &Cuda, shape: Shape, rows: usize, context_max: usize
         hidden: 0,
         heads: shape.heads,
         head_dim: shape.dim,
+        value_heads: 0,
         draft_heads: shape.heads,
         draft_head_dim: shape.dim,
         vocab_rows: 0,
