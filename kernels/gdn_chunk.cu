@@ -3,7 +3,7 @@
 #include "gdn_chunk_transform.cuh"
 
 // As the launches have them (crates/ops/src/cuda/gdn_chunk.rs).
-static_assert(sizeof(TransformShared) == 55056, "shared memory of a block of the transform");
+static_assert(sizeof(TransformShared) == 55072, "shared memory of a block of the transform");
 static_assert(sizeof(ScanShared) == 79872, "shared memory of a block of the scan");
 
 // Takes the pending rows into the stored state: the operations of gdn_scan.cuh in the same order, so
@@ -74,19 +74,21 @@ __device__ __forceinline__ void roll_history(const GdnChunkParams& p, const Item
     }
 }
 
-// Grid: key heads, chunks.
+// Grid: key heads, each as often as it has HEADS value heads or a part of them; chunks.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     gdn_chunk_transform(const __grid_constant__ GdnChunkParams p) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    pdl_launch();
+    extern __shared__ __align__(256) unsigned char memory[];
     pdl_wait();
     transform(*reinterpret_cast<TransformShared*>(memory), p, blockIdx.x, blockIdx.y);
+    // Not earlier: blocks of the scan that start beside running ones would share multiprocessors
+    // that way to the end, with others idle.
+    pdl_launch();
 }
 
 // Grid: slices of columns, value heads, sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     gdn_chunk_scan(const __grid_constant__ GdnChunkParams p) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(256) unsigned char memory[];
     pdl_launch();
     pdl_wait();
     if (blockIdx.z >= p.batch.live[1]) return;

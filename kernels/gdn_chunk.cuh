@@ -92,16 +92,17 @@ __device__ __forceinline__ Sequence sequence_of(const GdnChunkParams& p, uint32_
     return found;
 }
 
-// Where the rows of a chunk are: row n of it is row `origin` + n of the batch, if first <= n < end.
+// Where the rows of a chunk are: row n of it is row `origin` + n of the batch, modulo 2^32, if
+// first <= n < end. Values of all rows are numbered in 32 bits.
 struct Place {
-    int64_t origin;
+    uint32_t origin;
     uint32_t first;
     uint32_t end;
 };
 
 __device__ __forceinline__ Place place_of(const Sequence& sequence, uint32_t chunk) {
     const uint32_t last = sequence.before + sequence.rows;
-    return {(int64_t)sequence.start + chunk * CHUNK - sequence.before,
+    return {sequence.start + chunk * CHUNK - sequence.before,
             chunk == 0 ? sequence.before : 0, min(last - chunk * CHUNK, CHUNK)};
 }
 
@@ -109,8 +110,13 @@ __device__ __forceinline__ bool holds(const Place& place, uint32_t row) {
     return row >= place.first && row < place.end;
 }
 
+__device__ __forceinline__ bool is_whole(const Place& place) {
+    return place.first == 0 && place.end == CHUNK;
+}
+
 // Address of 16-byte piece `piece` of a row of a tile with PIECES pieces a row. Eight rows at the
-// same piece lie in different banks.
+// same piece lie in different banks. Tiles are aligned to 256 bytes: the address of piece
+// `piece` ^ x is that of `piece` ^ 16 x.
 template <int PIECES>
 __device__ __forceinline__ uint32_t tile_address(const bf16* tile, uint32_t row, uint32_t piece) {
     return shared_address(tile) + (row * PIECES + (piece ^ (row & 7))) * 16;
@@ -121,13 +127,24 @@ __device__ __forceinline__ uint32_t tile_address(const bf16* tile, uint32_t row,
 template <int PIECES>
 __device__ __forceinline__ void fetch_tile(bf16* tile, const GdnChunkParams& p, const Place& place,
                                            uint32_t column) {
+    // Rows at a time, a multiple of eight: all of a thread's pieces are swizzled alike.
+    constexpr int ROWS = THREADS / PIECES;
+    const uint32_t row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+    const uint32_t to = tile_address<PIECES>(tile, row, piece), stride = channels(p.sizes);
+    // Values in front of the chunk's row 0, which may lie in front of the buffer, wrap around.
+    const uint32_t from = (place.origin + row) * stride + column + piece * 8;
+    if (is_whole(place)) {
 #pragma unroll
-    for (int x = 0; x < CHUNK * PIECES / THREADS; x++) {
-        const uint32_t at = x * THREADS + threadIdx.x, row = at / PIECES, piece = at % PIECES;
-        const bool valid = holds(place, row);
-        const size_t from = valid ? (place.origin + row) * channels(p.sizes) + column : 0;
-        copy16_async_or_zero(tile_address<PIECES>(tile, row, piece), p.qkv + from + piece * 8,
-                             valid);
+        for (int x = 0; x < CHUNK / ROWS; x++) {
+            copy16_async(to + x * THREADS * 16, p.qkv + (from + x * ROWS * stride));
+        }
+    } else {
+#pragma unroll 1
+        for (int x = 0; x < CHUNK / ROWS; x++) {
+            const bool valid = holds(place, x * ROWS + row);
+            copy16_async_or_zero(to + x * THREADS * 16,
+                                 p.qkv + (valid ? from + x * ROWS * stride : 0), valid);
+        }
     }
 }
 

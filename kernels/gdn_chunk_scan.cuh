@@ -34,10 +34,17 @@ __device__ __forceinline__ size_t matrix_of(const GdnChunkParams& p, const Item&
     return (size_t)(item.sequence.first_chunk + chunk) * p.sizes.value_heads + item.head;
 }
 
-__device__ __forceinline__ void fetch_pieces(void* to, const void* from, int pieces) {
-    for (int x = threadIdx.x; x < pieces; x += THREADS) {
-        copy16_async(shared_address(static_cast<uint4*>(to) + x),
-                     static_cast<const uint4*>(from) + x);
+template <int PIECES>
+__device__ __forceinline__ void fetch_pieces(void* to, const void* from) {
+    const uint32_t shared = shared_address(static_cast<uint4*>(to) + threadIdx.x);
+    const uint4* global = static_cast<const uint4*>(from) + threadIdx.x;
+#pragma unroll
+    for (int x = 0; x < PIECES / THREADS; x++) {
+        copy16_async(shared + x * THREADS * 16, global + x * THREADS);
+    }
+    if (PIECES % THREADS > 0 && threadIdx.x < PIECES % THREADS) {
+        copy16_async(shared + PIECES / THREADS * THREADS * 16,
+                     global + PIECES / THREADS * THREADS);
     }
 }
 
@@ -47,8 +54,8 @@ __device__ __forceinline__ void fetch_keys(ScanShared& shared, const GdnChunkPar
     if (chunk >= item.sequence.chunks) return;
     fetch_tile<16>(shared.key[chunk % 2], p, place_of(item.sequence, chunk),
                    key_width(p.sizes) + item.key_head * KEY_DIM);
-    fetch_pieces(&shared.factors[chunk % 2], p.factors + matrix_of(p, item, chunk),
-                 FACTOR_PIECES);
+    fetch_pieces<FACTOR_PIECES>(&shared.factors[chunk % 2],
+                                p.factors + matrix_of(p, item, chunk));
 }
 
 // What only its first half needs.
@@ -59,48 +66,71 @@ __device__ __forceinline__ void fetch_first(ScanShared& shared, const GdnChunkPa
     fetch_tile<16>(shared.query, p, place, item.key_head * KEY_DIM);
     fetch_tile<8>(shared.value, p, place,
                   2 * key_width(p.sizes) + item.head * VALUE_DIM + item.slice * COLUMNS);
-    fetch_pieces(shared.transform, p.matrices + matrix_of(p, item, chunk) * CHUNK_PIECES,
-                 MATRIX_PIECES);
+    fetch_pieces<MATRIX_PIECES>(shared.transform,
+                                p.matrices + matrix_of(p, item, chunk) * CHUNK_PIECES);
 }
 
 // What only its second half needs.
 __device__ __forceinline__ void fetch_second(ScanShared& shared, const GdnChunkParams& p,
                                              const Item& item, uint32_t chunk) {
     const size_t from = matrix_of(p, item, chunk) * CHUNK_PIECES + MATRIX_PIECES;
-    fetch_pieces(shared.attention, p.matrices + from, MATRIX_PIECES);
+    fetch_pieces<MATRIX_PIECES>(shared.attention, p.matrices + from);
 }
 
-// key = S k^T, query = S q^T.
-__device__ __forceinline__ void read_state(Rows& key, Rows& query, const State& s,
-                                           const bf16* key_tile, const bf16* query_tile) {
-    const uint32_t lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
+// Right operands of 32 rows of the chunk and 16 keys, of k and of q.
+struct ReadOperands {
+    uint32_t key[2][4];
+    uint32_t query[2][4];
+};
+
+// Address of this lane's row of block 0 of a tile of 64 rows, first keys: each lane gives the row of
+// one 8 x 8 matrix.
+__device__ __forceinline__ uint32_t read_address(const bf16* tile) {
+    const uint32_t lane = threadIdx.x % 32;
+    return tile_address<16>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+constexpr int BLOCK_BYTES = BLOCK * KEY_DIM * sizeof(bf16);
+
+// Group `group` of 16 in the order in which they are used.
+__device__ __forceinline__ void load(ReadOperands& b, uint32_t key_tile, uint32_t query_tile,
+                                     int group) {
+    const uint32_t key = key_tile ^ group / 2 * 32, query = query_tile ^ group / 2 * 32;
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        load_matrix_x4(b.key[x], key + (group % 2 * 2 + x) * BLOCK_BYTES);
+        load_matrix_x4(b.query[x], query + (group % 2 * 2 + x) * BLOCK_BYTES);
+    }
+}
+
+// key = S k^T, query = S q^T, and S <- decay S. Operands are loaded a group ahead.
+__device__ __forceinline__ void read_state(Rows& key, Rows& query, State& s, float decay,
+                                           uint32_t key_tile, uint32_t query_tile) {
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) key[n][e] = query[n][e] = 0;
     }
+    constexpr int GROUPS = KEY_DIM / 16 * 2;
+    ReadOperands b[2];
+    SplitOperand a;
+    load(b[0], key_tile, query_tile, 0);
 #pragma unroll
-    for (int step = 0; step < KEY_DIM / 16; step++) {
-        SplitOperand a;
-        split(a, s[2 * step], s[2 * step + 1]);
+    for (int group = 0; group < GROUPS; group++) {
+        const ReadOperands& now = b[group % 2];
+        if (group + 1 < GROUPS) load(b[(group + 1) % 2], key_tile, query_tile, group + 1);
+        if (group % 2 == 0) {
+            split(a, s[group], s[group + 1]);
 #pragma unroll
-        for (int block = 0; block < BLOCK_ROWS; block += 2) {
-            uint32_t k[2][4], q[2][4];
+            for (int e = 0; e < 8; e++) s[group + e / 4][e % 4] *= decay;
+        }
 #pragma unroll
-            for (int x = 0; x < 2; x++) {
-                const uint32_t at = (block + x) * BLOCK + row;
-                load_matrix_x4(k[x], tile_address<16>(key_tile, at, 2 * step + half));
-                load_matrix_x4(q[x], tile_address<16>(query_tile, at, 2 * step + half));
-            }
+        for (int part = 0; part < 2; part++) {
+            const uint32_t(&operand)[4] = part == 0 ? a.high : a.low;
 #pragma unroll
-            for (int part = 0; part < 2; part++) {
-                const uint32_t(&operand)[4] = part == 0 ? a.high : a.low;
-#pragma unroll
-                for (int x = 0; x < 4; x++) {
-                    const int n = 2 * block + x, b = x % 2 * 2;
-                    mma_bf16(key[n], operand, k[x / 2][b], k[x / 2][b + 1]);
-                    mma_bf16(query[n], operand, q[x / 2][b], q[x / 2][b + 1]);
-                }
+            for (int x = 0; x < 4; x++) {
+                const int n = group % 2 * 4 + x, y = x % 2 * 2;
+                mma_bf16(key[n], operand, now.key[x / 2][y], now.key[x / 2][y + 1]);
+                mma_bf16(query[n], operand, now.query[x / 2][y], now.query[x / 2][y + 1]);
             }
         }
     }
@@ -114,13 +144,14 @@ __device__ __forceinline__ float2 pair_of(const float (&factors)[CHUNK], int n) 
 // x = v - factor x.
 __device__ __forceinline__ void subtract_from_value(Rows& x, const bf16* value_tile,
                                                     const float (&factors)[CHUNK]) {
+    constexpr int BYTES = BLOCK * COLUMNS * sizeof(bf16);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t address =
+        tile_address<8>(value_tile, lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
 #pragma unroll
     for (int block = 0; block < BLOCK_ROWS; block++) {
         uint32_t v[4];
-        const uint32_t row = block * BLOCK + lane / 16 * 8 + lane % 8;
-        load_matrix_x4_transposed(
-            v, tile_address<8>(value_tile, row, 2 * warp + lane / 8 % 2));
+        load_matrix_x4_transposed(v, address + block * BYTES);
 #pragma unroll
         for (int y = 0; y < 4; y++) {
             const int n = 2 * block + y / 2, e = y % 2 * 2;
@@ -164,11 +195,16 @@ __device__ __forceinline__ void transform_rows(Rows& out, const Rows& x, const u
     if constexpr (COLUMN + 1 < BLOCK_ROWS) transform_rows<COLUMN + 1>(out, x, matrix);
 }
 
+// Address of this lane's row of block 0 of k for the transposed operands of `write_rows`.
+__device__ __forceinline__ uint32_t write_address(const bf16* key_tile) {
+    const uint32_t lane = threadIdx.x % 32;
+    return tile_address<16>(key_tile, lane % 16, lane / 16);
+}
+
 // s += (factor n)^T k for rows 16 COLUMN .. 16 COLUMN + 16.
 template <int COLUMN>
-__device__ __forceinline__ void write_rows(State& s, Rows& n, const bf16* key_tile,
+__device__ __forceinline__ void write_rows(State& s, Rows& n, uint32_t key_tile,
                                            const float (&factors)[CHUNK]) {
-    const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int y = 2 * COLUMN; y < 2 * COLUMN + 2; y++) {
         const float2 factor = pair_of(factors, y);
@@ -184,9 +220,8 @@ __device__ __forceinline__ void write_rows(State& s, Rows& n, const bf16* key_ti
         uint32_t b[4][4];
 #pragma unroll
         for (int x = 0; x < 4; x++) {
-            const uint32_t row = COLUMN * BLOCK + lane % 16;
-            load_matrix_x4_transposed(
-                b[x], tile_address<16>(key_tile, row, 2 * (pair + x) + lane / 16));
+            load_matrix_x4_transposed(b[x],
+                                      (key_tile ^ (pair + x) * 32) + COLUMN * BLOCK_BYTES);
         }
 #pragma unroll
         for (int part = 0; part < 2; part++) {
@@ -203,7 +238,7 @@ __device__ __forceinline__ void write_rows(State& s, Rows& n, const bf16* key_ti
 // Columns COLUMN .. 4 of P into out, and the same rows into s.
 template <int COLUMN>
 __device__ __forceinline__ void attend_and_write(Rows& out, State& s, Rows& n, const uint4* matrix,
-                                                 const bf16* key_tile, const Factors& factors) {
+                                                 uint32_t key_tile, const Factors& factors) {
     SplitOperand a;
     split(a, n[2 * COLUMN], n[2 * COLUMN + 1]);
     multiply_blocks<COLUMN>(out, a, matrix);
@@ -223,23 +258,23 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
 
 __device__ __forceinline__ void store_rows(const GdnChunkParams& p, const Item& item,
                                            const Place& place, const Rows& out) {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = value_width(p.sizes);
     const uint32_t column = item.head * VALUE_DIM + item.slice * COLUMNS + warp * 16 + lane % 4 * 2;
-    bf16* to = p.out + column;
+    const uint32_t to = (place.origin + lane / 4) * stride + column;
+    const bool whole = is_whole(place);
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
-        const uint32_t row = 8 * n + lane / 4;
         const uint32_t left = transpose_8x8(pack_bf16(out[n][0], out[n][1]));
         const uint32_t right = transpose_8x8(pack_bf16(out[n][2], out[n][3]));
-        if (holds(place, row)) {
-            bf16* at = to + (place.origin + row) * value_width(p.sizes);
-            *reinterpret_cast<uint32_t*>(at) = left;
-            *reinterpret_cast<uint32_t*>(at + 8) = right;
+        if (whole || holds(place, 8 * n + lane / 4)) {
+            uint32_t* at = reinterpret_cast<uint32_t*>(p.out + (to + 8 * n * stride));
+            at[0] = left;
+            at[4] = right;
         }
     }
 }
 
-// What a block carries, and one chunk of it. The tiles of this chunk but P are under way.
+// One chunk. Its tiles but P are under way.
 __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const GdnChunkParams& p,
                                            const Item& item, uint32_t chunk) {
     const bf16* key_tile = shared.key[chunk % 2];
@@ -250,7 +285,7 @@ __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const G
     fetch_keys(shared, p, item, chunk + 1);
     copy_commit();
     Rows x, out, n;
-    read_state(x, out, s, key_tile, shared.query);
+    read_state(x, out, s, factors.decay[0], read_address(key_tile), read_address(shared.query));
     subtract_from_value(x, shared.value, factors.read_key);
 #pragma unroll
     for (int y = 0; y < CHUNK / 8; y++) {
@@ -266,13 +301,7 @@ __device__ __forceinline__ void scan_chunk(State& s, ScanShared& shared, const G
     __syncthreads();
     fetch_first(shared, p, item, chunk + 1);
     copy_commit();
-    const float decay = factors.decay[0];
-#pragma unroll
-    for (int m = 0; m < KEY_DIM / 8; m++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[m][e] *= decay;
-    }
-    attend_and_write<0>(out, s, n, shared.attention, key_tile, factors);
+    attend_and_write<0>(out, s, n, shared.attention, write_address(key_tile), factors);
     store_rows(p, item, place_of(item.sequence, chunk), out);
 }
 

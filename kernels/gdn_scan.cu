@@ -1,9 +1,8 @@
-// Gated DeltaNet over trees and chunks: a depth-first scan with the state in registers.
+// Gated DeltaNet over trees: a depth-first scan with the state in registers.
 //
 // A block takes 64 columns of a value head of a sequence at a time: it loads the state, replays the
-// rows that the last step accepted, then visits the rows. Of a tree the state after row 0 is stored
-// (row 0 is always accepted), of a chunk the state after the last row. Nothing else of a state
-// leaves the multiprocessor.
+// rows that the last step accepted, then visits the rows. The state after row 0 is stored (row 0 is
+// always accepted). Nothing else of a state leaves the multiprocessor. Prompts: gdn_chunk.cu.
 #include "gdn_plan.cuh"
 #include "gdn_scan.cuh"
 
@@ -15,14 +14,10 @@ struct GdnScanParams {
     Tree tree;
     const uint32_t* pending;
     GdnSizes sizes;
-    // Load the state and replay in front of the wait: both are of an earlier step.
-    uint32_t early;
     float* state;
-    bf16* conv;
     const bf16* pending_kv;
     const float* pending_gate;
     const float* pending_scale;
-    const bf16* mixed;
     const bf16* qkv;
     const float* gate;
     const float* scale;
@@ -209,84 +204,56 @@ __device__ __forceinline__ float4* state_at(const Scan& scan) {
     return reinterpret_cast<float4*>(scan.p.state) + scan.state;
 }
 
-// Rows first .. first + rows of the segment, which stand in the chunk; the state is stored after
-// row `stored`.
-template <bool TREE>
-__device__ __forceinline__ void scan_chunk(Scan& scan, uint32_t first, uint32_t rows,
-                                           uint32_t stored) {
+// Visits first .. first + rows of the plan, whose rows stand in the chunk; the state is stored after
+// the first of all.
+__device__ __forceinline__ void scan_chunk(Scan& scan, uint32_t first, uint32_t rows) {
     Shared& shared = scan.shared;
     const Lane& lane = scan.lane;
     LaneVector key, query;
-    uint32_t word = TREE ? shared.plan[first] : 0;
+    uint32_t word = shared.plan[first];
     load_vector(key, shared.rows[0].key_query, lane.share);
     load_vector(query, shared.rows[0].key_query + KEY_DIM, lane.share);
 #pragma unroll 1
     for (uint32_t n = 0; n < rows; n++) {
         const uint32_t now = word, from = plan_restore(now), to = plan_save(now);
-        if (TREE) word = shared.plan[first + n + 1];
-        if (TREE && __builtin_expect(from != NO_SLOT, 0)) {
+        word = shared.plan[first + n + 1];
+        if (__builtin_expect(from != NO_SLOT, 0)) {
             if (from == 0) restore(scan.s, shared.slot);
             else restore(scan.s, slot_at(scan, from));
         }
         const float o = visit(scan.s, key, query, shared.scalars[n], value_of(scan, n),
-                              shared.rows[n + 1], lane, TREE && plan_is_leaf(now));
-        const uint32_t row = TREE ? plan_row(now) : first + n;
+                              shared.rows[n + 1], lane, plan_is_leaf(now));
+        const uint32_t row = plan_row(now);
         const uint32_t column = lane.column + lane.share / 2;
         if (lane.share % 2 == 0) {
             scan.p.out[scan.out + row * value_width(scan.p.sizes) + column] =
                 __float2bfloat16_rn(o);
         }
-        if (TREE && __builtin_expect(to != NO_SLOT, 0)) {
+        if (__builtin_expect(to != NO_SLOT, 0)) {
             if (to == 0) save(scan.s, shared.slot);
             else save(scan.s, slot_at(scan, to));
         }
-        if (__builtin_expect(first + n == stored, 0)) store_state(scan.s, state_at(scan), lane);
-    }
-}
-
-// The history of this item's share of the channels becomes the last three rows of
-// [history; mixed].
-__device__ __forceinline__ void roll_history(const GdnScanParams& p, const Item& item) {
-    const uint32_t all = channels(p.sizes), items = p.sizes.value_heads * SLICES;
-    bf16* history = p.conv + (size_t)item.slot * HISTORY * all;
-    const bf16* mixed = p.mixed + (size_t)item.start * p.sizes.mixed_stride;
-    const uint32_t part = item.head * SLICES + item.slice;
-    for (uint32_t x = part * THREADS + threadIdx.x; x < all / 8; x += items * THREADS) {
-        uint4 last[HISTORY];
-#pragma unroll
-        for (uint32_t t = 0; t < HISTORY; t++) {
-            const uint32_t entry = item.rows + t;
-            const bf16* from = entry < HISTORY
-                                   ? history + (size_t)entry * all
-                                   : mixed + (size_t)(entry - HISTORY) * p.sizes.mixed_stride;
-            last[t] = *reinterpret_cast<const uint4*>(from + x * 8);
-        }
-#pragma unroll
-        for (uint32_t t = 0; t < HISTORY; t++) {
-            *reinterpret_cast<uint4*>(history + (size_t)t * all + x * 8) = last[t];
-        }
+        if (__builtin_expect(first + n == 0, 0)) store_state(scan.s, state_at(scan), lane);
     }
 }
 
 // Starts to copy the first chunk of the item's rows. A tree that fits one chunk is copied in the
 // order of its rows, since the plan is not known yet.
-template <bool TREE>
 __device__ __forceinline__ void begin(Shared& shared, const GdnScanParams& p, const Item& item,
                                       const Source& nodes) {
-    const bool planned = TREE && item.rows > CHUNK;
-    if (TREE && threadIdx.x < 32 && planned) {
+    const bool planned = item.rows > CHUNK;
+    if (threadIdx.x < 32 && planned) {
         make_plan(shared.plan, p.tree, item.start, item.rows);
     }
     if (planned) __syncthreads();
     fetch<true>(shared, nodes, min(item.rows, CHUNK), [&](uint32_t n) {
         return planned ? plan_row(shared.plan[n]) : n;
     });
-    if (TREE && threadIdx.x < 32 && !planned) {
+    if (threadIdx.x < 32 && !planned) {
         make_plan(shared.plan, p.tree, item.start, item.rows);
     }
 }
 
-template <bool TREE>
 __device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p, const Item& item,
                                           bool& waited) {
     const uint32_t heads = p.sizes.value_heads;
@@ -300,15 +267,14 @@ __device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p
         fetch<false>(shared, pending_of(p, item), item.pending, [](uint32_t n) { return n; });
         land<false>(shared, item.pending, [](uint32_t n) { return n; });
     }
-    if (waited) begin<TREE>(shared, p, item, nodes);
+    if (waited) begin(shared, p, item, nodes);
     replay(scan, item.pending);
     if (!waited) {
         pdl_wait();
         waited = true;
-        begin<TREE>(shared, p, item, nodes);
+        begin(shared, p, item, nodes);
     }
-    const bool in_row_order = TREE && item.rows <= CHUNK;
-    const uint32_t stored = TREE ? 0 : item.rows - 1;
+    const bool in_row_order = item.rows <= CHUNK;
     for (uint32_t first = 0; first < item.rows; first += CHUNK) {
         const uint32_t rows = min(item.rows - first, CHUNK), next = first + CHUNK;
         land<true>(shared, rows, [&](uint32_t n) {
@@ -316,16 +282,14 @@ __device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p
         });
         if (next < item.rows) {
             fetch<true>(shared, nodes, min(item.rows - next, CHUNK), [&](uint32_t n) {
-                return TREE ? plan_row(shared.plan[next + n]) : next + n;
+                return plan_row(shared.plan[next + n]);
             });
         }
-        scan_chunk<TREE>(scan, first, rows, stored);
+        scan_chunk(scan, first, rows);
     }
-    if (!TREE) roll_history(p, item);
     __syncthreads();
 }
 
-template <bool TREE>
 __device__ __forceinline__ void scan(const GdnScanParams& p) {
     extern __shared__ __align__(128) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -336,21 +300,16 @@ __device__ __forceinline__ void scan(const GdnScanParams& p) {
     // before all of its blocks have.
     const uint32_t items = p.batch.live[1] * p.sizes.value_heads * SLICES;
     if (blockIdx.x > 0 && blockIdx.x >= items) return;
-    bool waited = !p.early;
-    if (waited) pdl_wait();
+    // The state and the pending rows are of an earlier step: loaded and replayed in front of the wait.
+    bool waited = false;
     for (uint32_t number = blockIdx.x; number < items; number += gridDim.x) {
         const Item item = item_of(p, number);
-        if (item.rows > 0) scan_item<TREE>(shared, p, item, waited);
+        if (item.rows > 0) scan_item(shared, p, item, waited);
     }
     if (!waited) pdl_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     gdn_scan_tree(const __grid_constant__ GdnScanParams p) {
-    scan<true>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 3)
-    gdn_scan_chunk(const __grid_constant__ GdnScanParams p) {
-    scan<false>(p);
+    scan(p);
 }

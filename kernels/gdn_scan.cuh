@@ -8,7 +8,7 @@
 // which is the recurrence on normalised q and k with nothing normalised element by element. Columns
 // never mix. Eight lanes share a column, 16 rows of k each: that alone fixes the order of the sums
 // and so the bits. A lane has parts of 4 columns, a warp 16 columns, a block 64: one warp for each
-// scheduler of a multiprocessor. A tree, a replay, a chunk and a single row all run `visit`, which
+// scheduler of a multiprocessor. A tree, a replay and a single row all run `visit`, which
 // is why they agree to the bit.
 //
 // The loop over rows stays below 700 instructions: a longer one does not fit the innermost

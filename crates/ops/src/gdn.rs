@@ -130,7 +130,8 @@ pub enum GdnMode {
     /// A tree: the state after the pending rows and row 0 is stored, the rest is decided later.
     Verify,
     /// A chunk of a prompt: the state after the last row is stored, and the convolution history
-    /// becomes the last three rows of `[history; channels of mixed]`.
+    /// becomes the last three rows of `[history; channels of mixed]`. CUDA takes 64 positions at a
+    /// time, so there a prompt in pieces has the bits of the whole if they meet at multiples of 64.
     Prefill,
 }
 

@@ -21,10 +21,15 @@ const SCAN: Entry = Entry {
 const CHUNK: usize = 64;
 /// Columns of v that a block of the scan takes, of 128.
 const COLUMNS: usize = 64;
+/// Value heads that a block of the transform takes.
+const HEADS: usize = 3;
 const THREADS: u32 = 128;
 /// `sizeof(TransformShared)` and `sizeof(ScanShared)`.
-const TRANSFORM_SHARED_BYTES: u32 = 55_056;
+const TRANSFORM_SHARED_BYTES: u32 = 55_072;
 const SCAN_SHARED_BYTES: u32 = 79_872;
+/// More than half of what a multiprocessor of sm_90 and sm_100 has: keeps two blocks of the scan from
+/// sharing one.
+const ALONE_SHARED_BYTES: u32 = 116 << 10;
 /// 16-byte pieces of T and P of a head of a chunk: 10 blocks of 16 x 16 each, as two bf16.
 const CHUNK_PIECES: usize = 2 * 10 * 2 * 32;
 /// Values of `struct Factors`.
@@ -77,6 +82,17 @@ fn chunks_max(rows: usize, sequences: usize) -> usize {
     rows / CHUNK + 2 * sequences.min(rows)
 }
 
+/// Shared memory of a block of the scan of so many heads. Blocks are placed while the transform ends,
+/// two on a multiprocessor that is free early; they would stay there with others idle.
+fn scan_shared_bytes(cuda: &Cuda, heads: usize) -> u32 {
+    let blocks = heads * (128 / COLUMNS);
+    let large = (9..=10).contains(&cuda.compute().0);
+    match large && blocks <= cuda.multiprocessors() as usize {
+        true => ALONE_SHARED_BYTES,
+        false => SCAN_SHARED_BYTES,
+    }
+}
+
 pub(super) fn scratch_bytes(_cuda: &Cuda, needs: &ScratchNeeds) -> usize {
     let chunks = chunks_max(needs.prefill_rows, needs.sequences);
     Arrays::of(chunks, needs.value_heads).bytes
@@ -91,6 +107,10 @@ pub(super) fn gdn_chunk(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErr
             && op.journal.qkv.len() >= rows * shape.channels(),
         "{rows} rows into {} values",
         op.out.len()
+    );
+    assert!(
+        u32::try_from(rows * shape.channels()).is_ok(),
+        "values of {rows} rows are numbered in 32 bits"
     );
     let (state, journal) = (op.state, op.journal);
     let sequences = op.batch.sequences_max.min(rows);
@@ -115,8 +135,9 @@ pub(super) fn gdn_chunk(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErr
         matrices: scratch.add(arrays.matrices),
         factors: scratch.add(arrays.factors),
     };
+    let parts = (shape.value_heads / shape.key_heads).div_ceil(HEADS);
     let transform = Grid {
-        blocks: [shape.key_heads as u32, chunks as u32, 1],
+        blocks: [(shape.key_heads * parts) as u32, chunks as u32, 1],
         threads: THREADS,
         shared: TRANSFORM_SHARED_BYTES,
     };
@@ -127,7 +148,7 @@ pub(super) fn gdn_chunk(cuda: &Cuda, op: GdnScan<'_, Cuda>) -> Result<(), OpsErr
             sequences as u32,
         ],
         threads: THREADS,
-        shared: SCAN_SHARED_BYTES,
+        shared: scan_shared_bytes(cuda, sequences * shape.value_heads),
     };
     // SAFETY: mirrors the struct in kernels/gdn_chunk.cu; slots and rows of the batch lie within the
     // buffers, a slot belongs to one sequence of a batch, and the scratch holds all chunks.

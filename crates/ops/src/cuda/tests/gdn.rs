@@ -4,7 +4,7 @@
 use super::{
     Side, cases, get, gpu, only_small, put, put_batch, put_tree, round_floats, tree_tables_of,
 };
-use crate::cuda::gdn_scan;
+use crate::cuda::{gdn_chunk, gdn_scan};
 use crate::limits::DEPTH_MAX;
 use crate::testing::{floats, tree_batch};
 use crate::{
@@ -17,10 +17,17 @@ mod conv_tree;
 mod gated_norm;
 mod scan;
 
-/// The GPU with room for the scan's slots.
+/// The GPU with room for the scan's slots and the chunks of a prompt.
 fn scanning_gpu() -> Option<Cuda> {
     let cuda = gpu()?;
-    let bytes = gdn_scan::scratch_bytes(&cuda, &ScratchNeeds::default());
+    let needs = ScratchNeeds {
+        prefill_rows: 256,
+        sequences: 8,
+        value_heads: LARGE.value_heads,
+        ..ScratchNeeds::default()
+    };
+    let bytes = gdn_scan::scratch_bytes(&cuda, &needs);
+    let bytes = bytes.max(gdn_chunk::scratch_bytes(&cuda, &needs));
     cuda.reserve_bytes(bytes).unwrap();
     Some(cuda)
 }
@@ -159,6 +166,30 @@ impl<B: Side> Layer<B> {
     fn conv(&self) -> Vec<f32> {
         B::wide(&get(&self.backend, &self.state.conv))
     }
+}
+
+/// Output of the last of the rows of `kept`, and the layer behind it, a scan for each row: what a
+/// node of a tree is compared with to the bit.
+fn row_by_row<B: Side + Clone>(
+    backend: &B,
+    shape: GdnShape,
+    pending: usize,
+    kept: &Kept,
+) -> (Vec<f32>, Layer<B>) {
+    let scan = |layer: &mut Layer<B>, row| {
+        let spare = layer.batch.rows_max - 1;
+        layer.set_journal(&kept.take(shape, &[row], spare));
+        layer.scan(GdnMode::Verify)[..shape.value_width()].to_vec()
+    };
+    let mut layer = Layer::new(backend, shape, &[&[-1]], pending);
+    let mut out = scan(&mut layer, 0);
+    for row in 1..kept.gate.len() / (2 * shape.value_heads) {
+        let state = layer.state();
+        layer = Layer::new(backend, shape, &[&[-1]], 0);
+        layer.set_state(&state);
+        out = scan(&mut layer, row);
+    }
+    (out, layer)
 }
 
 /// The scan's inputs of some rows, as values that bf16 holds where it stores them.

@@ -36,6 +36,18 @@ enum Kind {
     Alike,
 }
 
+impl Kind {
+    /// Bound on the normalised error of a state. It goes through products of sums of two bf16, each
+    /// 2^-18 off: 1e-11 to 3e-11 on usual prompts. Where keys are nearly the same, what a row writes
+    /// is a small difference of large values.
+    fn state_error(self) -> f64 {
+        match self {
+            Kind::Usual | Kind::Extreme => 1e-10,
+            Kind::Alike => 5e-9,
+        }
+    }
+}
+
 /// `[rows]` of what a scan reads.
 struct Prompt {
     qkv: Vec<f32>,
@@ -293,18 +305,19 @@ fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// A state goes through products of sums of two bf16, each 2^-18 off: 1e-11 to 3e-11 on usual
-/// prompts. Where keys are nearly the same, v - S k is a small difference of large values: 3e-10.
-const STATE_ERROR: f64 = 1e-9;
-
 /// Outputs, states of all slots (those of no part stay) and histories of a call on both.
-fn agree(cuda: &Cuda, shape: GdnShape, parts: &[Part<'_>], what: &str) {
+fn agree(cuda: &Cuda, shape: GdnShape, kind: Kind, parts: &[Part<'_>], what: &str) {
     let stored = Stored::new(shape);
     let (mut expected, mut found) = (stored.clone(), stored.clone());
     let of_cpu = on_cpu(&mut expected, parts);
     let of_gpu = on_gpu(cuda, &mut found, parts);
     assert_close(&of_gpu, &exact(&of_cpu), 5e-6, what);
-    assert_close(&found.state, &exact(&expected.state), STATE_ERROR, what);
+    assert_close(
+        &found.state,
+        &exact(&expected.state),
+        kind.state_error(),
+        what,
+    );
     assert_eq!(bits(&found.conv), bits(&expected.conv), "history: {what}");
     for slot in (0..SLOTS).filter(|slot| parts.iter().all(|part| part.slot != *slot)) {
         assert_eq!(bits(found.of_slot(slot)), bits(stored.of_slot(slot)));
@@ -324,7 +337,8 @@ fn prompts_of_any_length_agree_with_the_cpu() {
             for &rows in lengths {
                 let prompt = Prompt::new(shape, rows, kind, 7);
                 let parts = [Part::new(&prompt, 0..rows, 1)];
-                agree(&cuda, shape, &parts, &format!("{rows} {kind:?}, {shape:?}"));
+                let what = format!("{rows} {kind:?}, {shape:?}");
+                agree(&cuda, shape, kind, &parts, &what);
             }
         }
     }
@@ -346,7 +360,13 @@ fn sequences_pending_rows_and_odd_positions_agree_with_the_cpu() {
             at(63, 3, Part::new(&prompt, 140..141, 5)),
             at(2047, 1, Part::new(&prompt, 200..400, 1)),
         ];
-        agree(&cuda, shape, &parts, &format!("batch, {shape:?}"));
+        agree(
+            &cuda,
+            shape,
+            Kind::Usual,
+            &parts,
+            &format!("batch, {shape:?}"),
+        );
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a commit keeps, and that a step on top of it continues the accepted path.
 
-use super::{Kept, Layer, SHAPES, Side, TINY, cases, get, put, round_floats, scanning_gpu};
+use super::{
+    Kept, Layer, SHAPES, Side, TINY, cases, get, put, round_floats, row_by_row, scanning_gpu,
+};
 use crate::limits::EMIT_MAX;
 use crate::testing::{bits, chain, path_to, random_tree};
 use crate::{Backend, Cpu, GdnCommit, GdnMode, GdnShape, Walk};
@@ -94,7 +96,7 @@ fn commits_keep_what_the_cpu_keeps() {
     keeps_what_the_cpu_keeps(&cuda, cases(&SHAPES, 2));
 }
 
-/// A tree, a commit of one of its paths and a row on top, against that path and row in one chunk.
+/// A tree, a commit of one of its paths and a row on top, against that path and row one by one.
 fn continues_the_path<B: Side + Clone>(backend: &B) {
     let (shape, wide) = (TINY, TINY.value_width());
     let parents = random_tree(7, 30);
@@ -114,12 +116,8 @@ fn continues_the_path<B: Side + Clone>(backend: &B) {
         along.qkv.extend(&next.qkv);
         along.gate.extend(&next.gate);
         along.scale.extend(&next.scale);
-        let mut whole = Layer::new(backend, shape, &[&chain(path.len() + 1)], 0);
-        let rows: Vec<usize> = (0..=path.len()).collect();
-        whole.set_journal(&along.take(shape, &rows, whole.batch.rows_max - rows.len()));
-        let chained = whole.scan(GdnMode::Prefill);
-        let last = &chained[path.len() * wide..][..wide];
-        assert_eq!(bits(&out[..wide]), bits(last), "path to row {row}");
+        let (last, whole) = row_by_row(backend, shape, 0, &along);
+        assert_eq!(bits(&out[..wide]), bits(&last), "path to row {row}");
         assert_eq!(
             bits(&step.state()),
             bits(&whole.state()),

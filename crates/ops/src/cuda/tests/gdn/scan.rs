@@ -1,6 +1,6 @@
 //! The scan against the CPU's, and its bits against those of one row at a time.
 
-use super::{Kept, LARGE, Layer, SHAPES, Side, TINY, cases, only_small, scanning_gpu};
+use super::{Kept, LARGE, Layer, SHAPES, Side, TINY, cases, only_small, row_by_row, scanning_gpu};
 use crate::testing::{assert_close, bits, chain, path_to, random_tree};
 use crate::{Cpu, GdnMode, GdnShape};
 
@@ -58,7 +58,8 @@ fn trees_and_chunks_agree_with_the_cpu() {
     agrees_with_the_cpu(&cuda, cases(&SHAPES, 2));
 }
 
-/// Pending rows and a tree against the rows of each path, one scan each.
+/// Pending rows and a tree against the rows of each path, one scan each. Prompts go in chunks, whose
+/// bits differ (`gdn_chunk.rs`).
 fn has_the_bits_of_single_rows<B: Side + Clone>(backend: &B, rows: usize, every: usize) {
     let (shape, wide) = (TINY, TINY.value_width());
     let mut star = vec![0; rows];
@@ -70,31 +71,9 @@ fn has_the_bits_of_single_rows<B: Side + Clone>(backend: &B, rows: usize, every:
         for row in (0..rows).step_by(every) {
             let path = path_to(&parents, row);
             let along = kept.take(shape, &path, 0);
-            let (chained, _) = scanned(
-                backend,
-                shape,
-                GdnMode::Prefill,
-                &chain(path.len()),
-                pending,
-                &along,
-            );
             let node = bits(&nodes[row * wide..][..wide]);
-            assert_eq!(
-                node,
-                bits(&chained[chained.len() - wide..]),
-                "chunk, row {row}"
-            );
-            let (mut out, mut layer) =
-                scanned(backend, shape, GdnMode::Verify, &[-1], pending, &along);
-            for at in 1..path.len() {
-                let state = layer.state();
-                layer = Layer::new(backend, shape, &[&[-1]], 0);
-                layer.set_state(&state);
-                let spare = layer.batch.rows_max - 1;
-                layer.set_journal(&along.take(shape, &[at], spare));
-                out = layer.scan(GdnMode::Verify)[..wide].into();
-            }
-            assert_eq!(node, bits(&out), "single rows, row {row}");
+            let (out, _) = row_by_row(backend, shape, pending, &along);
+            assert_eq!(node, bits(&out), "row {row}");
         }
     }
 }
@@ -143,47 +122,6 @@ fn a_sequence_does_not_depend_on_those_beside_it() {
     for mode in [GdnMode::Verify, GdnMode::Prefill] {
         stands_alone(&cuda, *cases(&[TINY, LARGE], 1).last().unwrap(), mode);
     }
-}
-
-/// A prompt in pieces: outputs, state and history.
-fn pieces_join<B: Side + Clone>(backend: &B) {
-    let (shape, rows) = (TINY, 60);
-    let kept = Kept::new(shape, rows, 39);
-    let mixed = super::round_floats(40, rows * shape.mixed_stride());
-    for cuts in [vec![0, rows], vec![0, 1, 3, 20, rows], vec![0, 2, 59, rows]] {
-        let (mut state, mut history, mut joined) = (Vec::new(), Vec::new(), Vec::new());
-        for cut in cuts.windows(2) {
-            let of: Vec<usize> = (cut[0]..cut[1]).collect();
-            let mut layer = Layer::new(backend, shape, &[&chain(of.len())], 0);
-            if cut[0] > 0 {
-                layer.set_state(&state);
-                layer.state.conv = super::put(backend, &B::narrow(&history));
-            }
-            let spare = layer.batch.rows_max - of.len();
-            layer.set_journal(&kept.take(shape, &of, spare));
-            let mut part = crate::testing::take_rows(&mixed, shape.mixed_stride(), &of);
-            part.resize(layer.batch.rows_max * shape.mixed_stride(), f32::NAN);
-            layer.journal.mixed = super::put(backend, &B::narrow(&part));
-            let out = layer.scan(GdnMode::Prefill);
-            joined.extend_from_slice(&out[..of.len() * shape.value_width()]);
-            (state, history) = (layer.state(), layer.conv());
-        }
-        let (whole, _) = scanned(backend, shape, GdnMode::Prefill, &chain(rows), 0, &kept);
-        assert_eq!(bits(&joined), bits(&whole), "{cuts:?}");
-        let last = mixed[(rows - 3) * shape.mixed_stride()..].chunks(shape.mixed_stride());
-        let last: Vec<f32> = last
-            .flat_map(|row| &row[..shape.channels()])
-            .copied()
-            .collect();
-        assert_eq!(bits(&history), bits(&last), "history, {cuts:?}");
-    }
-}
-
-#[test]
-fn a_chunk_in_pieces_gives_the_bits_of_the_whole() {
-    pieces_join(&Cpu::default());
-    let Some(cuda) = scanning_gpu() else { return };
-    pieces_join(&cuda);
 }
 
 fn contains_not_a_number<B: Side + Clone>(backend: &B) {
