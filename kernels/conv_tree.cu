@@ -9,6 +9,7 @@ struct ConvTreeParams {
     const uint32_t* conv_source;
     GdnSizes sizes;
     uint32_t rows;
+    uint32_t block_rows;
     const bf16* conv;
     const float* weight;
     const float* a_log;
@@ -24,16 +25,30 @@ constexpr int TAPS = HISTORY + 1;
 constexpr int LANE_CHANNELS = 8;
 constexpr int WARP_CHANNELS = 32 * LANE_CHANNELS;
 
-// One channel's weights, oldest tap first.
-using Weights = float4[LANE_CHANNELS];
+// The weights of a warp's channels, 16 bytes each, with 16 bytes between every 8: lanes then read
+// their own 8 without meeting in a bank.
+constexpr int WEIGHT_BYTES = (WARP_CHANNELS + WARP_CHANNELS / LANE_CHANNELS) * 16;
 
-// First of this lane's channels. Lanes 0-15 of a warp of a key head have q, lanes 16-31 k.
-__device__ __forceinline__ uint32_t lane_channel(const GdnSizes& sizes, uint32_t task,
-                                                 uint32_t lane) {
+// Channel x of the 256 of a warp. Those of a key head are 128 of q, then 128 of k.
+__device__ __forceinline__ uint32_t warp_channel(const GdnSizes& sizes, uint32_t task,
+                                                 uint32_t x) {
     if (task < sizes.key_heads) {
-        return (lane < 16 ? 0 : key_width(sizes)) + task * KEY_DIM + lane % 16 * LANE_CHANNELS;
+        return (x < KEY_DIM ? 0 : key_width(sizes)) + task * KEY_DIM + x % KEY_DIM;
     }
-    return 2 * key_width(sizes) + (task - sizes.key_heads) * WARP_CHANNELS + lane * LANE_CHANNELS;
+    return 2 * key_width(sizes) + (task - sizes.key_heads) * WARP_CHANNELS + x;
+}
+
+// Starts to copy the weights of a warp's channels.
+__device__ __forceinline__ void fetch_weights(uint32_t shared, const ConvTreeParams& p,
+                                              uint32_t task, uint32_t lane) {
+#pragma unroll
+    for (int part = 0; part < LANE_CHANNELS; part++) {
+        const uint32_t x = part * 32 + lane, channel = warp_channel(p.sizes, task, x);
+        if (channel < channels(p.sizes)) {
+            copy16_async(shared + (x + x / LANE_CHANNELS) * 16, p.weight + (size_t)channel * TAPS);
+        }
+    }
+    copy_commit();
 }
 
 // A row that a block works on, and where its sequence begins.
@@ -41,27 +56,22 @@ struct ConvRow {
     uint32_t row;
     uint32_t slot;
     uint32_t start;
-    // Newest first.
-    uint4 source;
 };
 
-// False for padding.
-__device__ __forceinline__ bool find(ConvRow& found, const ConvTreeParams& p, uint32_t row,
-                                     uint32_t rows) {
+// Row `row` of `rows`; slot NONE for padding and behind the last.
+__device__ __forceinline__ ConvRow find(const ConvTreeParams& p, uint32_t row, uint32_t rows) {
     const uint32_t sequence = row < rows ? p.batch.row_sequence[row] : NONE;
-    if (sequence == NONE) return false;
-    found.row = row;
-    found.slot = p.batch.sequence_slot[sequence];
-    found.start = p.batch.sequence_start[sequence];
-    found.source = reinterpret_cast<const uint4*>(p.conv_source)[row];
-    return found.slot != NONE;
+    if (sequence == NONE) return {row, NONE, 0};
+    return {row, p.batch.sequence_slot[sequence], p.batch.sequence_start[sequence]};
 }
 
 // 8 channels of the row and of its three ancestors, oldest first.
 __device__ __forceinline__ void gather(uint4 (&x)[TAPS], const ConvTreeParams& p,
                                        const ConvRow& row, uint32_t channel) {
     const uint32_t stride = p.sizes.mixed_stride, all = channels(p.sizes);
-    const uint32_t from[TAPS] = {row.source.w, row.source.z, row.source.y, row.source.x};
+    // Newest first.
+    const uint4 source = reinterpret_cast<const uint4*>(p.conv_source)[row.row];
+    const uint32_t from[TAPS] = {source.w, source.z, source.y, source.x};
 #pragma unroll
     for (int t = 0; t < TAPS; t++) {
         const bf16* at = from[t] < HISTORY
@@ -71,9 +81,9 @@ __device__ __forceinline__ void gather(uint4 (&x)[TAPS], const ConvTreeParams& p
     }
 }
 
-// silu of the convolution of 8 channels, rounded to bf16. Sums run from the oldest tap to the
-// newest.
-__device__ __forceinline__ uint4 convolve(const Weights& weight, const uint4 (&x)[TAPS]) {
+// silu of the convolution of 8 channels, rounded to bf16. A channel's weights and its sum run from
+// the oldest tap to the newest.
+__device__ __forceinline__ uint4 convolve(const float4* weight, const uint4 (&x)[TAPS]) {
     float sum[LANE_CHANNELS] = {};
 #pragma unroll
     for (int t = 0; t < TAPS; t++) {
@@ -132,7 +142,7 @@ __device__ __forceinline__ void write_gate(const ConvTreeParams& p, uint32_t row
 }
 
 // What a warp does for a row once its inputs are there.
-__device__ __forceinline__ void finish(const ConvTreeParams& p, const Weights& weight,
+__device__ __forceinline__ void finish(const ConvTreeParams& p, const float4* weight,
                                        const uint4 (&x)[TAPS], uint32_t row, uint32_t task,
                                        uint32_t channel, uint32_t lane) {
     uint4 out = {};
@@ -148,41 +158,44 @@ __device__ __forceinline__ void finish(const ConvTreeParams& p, const Weights& w
 // Rows whose inputs are read at a time.
 constexpr int AT_ONCE = 2;
 
-// Grid: warps over the tasks of a row in x, rows in y.
+// Grid: warps over the tasks of a row in x, `block_rows` rows each in y. Rows that follow each other
+// share most of their ancestors, which the block then has close.
 extern "C" __global__ void __launch_bounds__(CONV_WARPS * 32)
     conv_tree(const __grid_constant__ ConvTreeParams p) {
+    __shared__ __align__(16) unsigned char memory[CONV_WARPS][WEIGHT_BYTES];
     pdl_launch();
-    const uint32_t lane = threadIdx.x % 32, task = blockIdx.x * CONV_WARPS + threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t task = blockIdx.x * CONV_WARPS + warp;
     const uint32_t value_tasks = (value_width(p.sizes) + WARP_CHANNELS - 1) / WARP_CHANNELS;
-    const uint32_t gates = p.sizes.key_heads + value_tasks;
-    const uint32_t channel = task < gates ? lane_channel(p.sizes, task, lane) : NONE;
-    const uint32_t head = (task - gates) * 32 + lane;
-    Weights weight;
-    if (channel < channels(p.sizes)) {
+    const uint32_t gates = p.sizes.key_heads + value_tasks, head = (task - gates) * 32 + lane;
+    const bool is_gate = task >= gates && head < p.sizes.value_heads;
+    const uint32_t channel = task < gates ? warp_channel(p.sizes, task, lane * LANE_CHANNELS) : NONE;
+    const bool is_channel = channel < channels(p.sizes);
+    if (task < gates) fetch_weights(shared_address(memory[warp]), p, task, lane);
+    // Rows and sequences are listed in front of a step, so this needs no wait.
+    const uint32_t begin = blockIdx.y * p.block_rows;
+    const uint32_t rows = min(min(p.rows, p.batch.live[0]), begin + p.block_rows);
+    ConvRow row[AT_ONCE];
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) {
-            weight[c] = reinterpret_cast<const float4*>(p.weight)[channel + c];
-        }
-    }
-    const uint32_t rows = min(p.rows, p.batch.live[0]);
+    for (int r = 0; r < AT_ONCE; r++) row[r] = find(p, begin + r, rows);
     pdl_wait();
-    for (uint32_t first = blockIdx.y; first < rows; first += AT_ONCE * gridDim.y) {
-        ConvRow row[AT_ONCE];
-        bool is_row[AT_ONCE];
+    copy_wait<0>();
+    __syncwarp();
+    const float4* mine =
+        reinterpret_cast<const float4*>(memory[warp]) + lane * (LANE_CHANNELS + 1);
+    for (uint32_t first = begin; first < rows; first += AT_ONCE) {
         uint4 x[AT_ONCE][TAPS];
 #pragma unroll
         for (int r = 0; r < AT_ONCE; r++) {
-            is_row[r] = find(row[r], p, first + r * gridDim.y, rows);
+            if (row[r].slot != NONE && is_channel) gather(x[r], p, row[r], channel);
         }
 #pragma unroll
         for (int r = 0; r < AT_ONCE; r++) {
-            if (is_row[r] && channel < channels(p.sizes)) gather(x[r], p, row[r], channel);
-        }
-#pragma unroll
-        for (int r = 0; r < AT_ONCE; r++) {
-            if (!is_row[r]) continue;
-            finish(p, weight, x[r], row[r].row, task, channel, lane);
-            if (task >= gates && head < p.sizes.value_heads) write_gate(p, row[r].row, head);
+            const ConvRow now = row[r];
+            row[r] = find(p, first + AT_ONCE + r, rows);
+            if (now.slot == NONE) continue;
+            finish(p, mine, x[r], now.row, task, channel, lane);
+            if (is_gate) write_gate(p, now.row, head);
         }
     }
 }

@@ -1,19 +1,19 @@
 // Gated DeltaNet over trees: a depth-first scan with the state in registers.
 //
-// A block takes 64 columns of a value head of a sequence at a time: it loads the state, replays the
-// rows that the last step accepted, then visits the rows. The state after row 0 is stored (row 0 is
-// always accepted). Nothing else of a state leaves the multiprocessor. Prompts: gdn_chunk.cu.
+// A block takes 64 or 128 columns of a value head of a sequence at a time: it loads the state,
+// replays the rows that the last step accepted, then visits the rows. The state after row 0 is
+// stored (row 0 is always accepted); nothing else of a state leaves the multiprocessor. While a
+// block scans, its next item's state and first rows are on their way. Prompts: gdn_chunk.cu.
 #include "gdn_plan.cuh"
 #include "gdn_scan.cuh"
-
-// As the launch has it (crates/ops/src/cuda/gdn_scan.rs).
-static_assert(sizeof(Shared) == 65808, "shared memory of a block");
 
 struct GdnScanParams {
     Batch batch;
     Tree tree;
     const uint32_t* pending;
     GdnSizes sizes;
+    // 0, which the compiler must not know (see `Lane`).
+    uint32_t zero;
     float* state;
     const bf16* pending_kv;
     const float* pending_gate;
@@ -37,279 +37,346 @@ struct Item {
     uint32_t pending;
 };
 
-// Where rows lie: addresses of row 0 and strides in values.
-struct Source {
-    const bf16* key;
-    const bf16* query;
-    const bf16* value;
-    size_t stride;
-    const float* gate;
-    size_t gate_stride;
-    const float* scale;
-    size_t scale_stride;
+// Values that all threads have in common (see `common` of one).
+__device__ __forceinline__ Item common(const Item& item) {
+    return {common(item.slot),     common(item.start), common(item.rows),   common(item.head),
+            common(item.key_head), common(item.slice), common(item.pending)};
+}
+
+template <int LC>
+struct Shared {
+    RawRow<LC> raw[CHUNK];
+    Row<LC> rows[CHUNK];
+    // One word more than there can be visits, since the next one is read ahead.
+    uint32_t plan[TREE_ROWS_MAX + 1];
+    // The visit from which on the slot is free.
+    uint32_t slot_free;
+    Item next;
+    // A saved state, or the next item's on its way. Other saved ones go to global memory.
+    alignas(16) float4 slot[STATE_PIECES<LC>];
 };
 
-__device__ __forceinline__ Item item_of(const GdnScanParams& p, uint32_t number) {
-    const uint32_t heads = p.sizes.value_heads;
-    const uint32_t sequence = number / (heads * SLICES), part = number % (heads * SLICES);
-    Item item;
+// As the launch has it (crates/ops/src/cuda/gdn_scan.rs).
+static_assert(sizeof(Shared<4>) == 62768 && sizeof(Shared<8>) == 99632, "a block's shared memory");
+
+// Item `number` of those before `end`; behind them are items without rows.
+template <int LC>
+__device__ __forceinline__ Item item_of(const GdnScanParams& p, uint32_t number, uint32_t end) {
+    const uint32_t heads = p.sizes.value_heads, parts = heads * SLICES<LC>;
+    const uint32_t sequence = number / parts, part = number % parts;
+    Item item = {};
+    if (number >= end) return item;
+    const uint32_t rows = p.batch.sequence_rows[sequence];
     item.slot = p.batch.sequence_slot[sequence];
     item.start = p.batch.sequence_start[sequence];
-    item.rows = item.slot == NONE ? 0 : p.batch.sequence_rows[sequence];
-    item.head = part / SLICES;
+    item.head = part / SLICES<LC>;
     item.key_head = item.head / (heads / p.sizes.key_heads);
-    item.slice = part % SLICES;
-    item.pending = item.rows == 0 ? 0 : min(p.pending[item.slot], DEPTH_MAX);
+    item.slice = part % SLICES<LC>;
+    if (item.slot == NONE) return item;
+    item.rows = rows;
+    if (rows > 0) item.pending = min(p.pending[item.slot], DEPTH_MAX);
     return item;
 }
 
+// First of the item's columns within its row of values.
+template <int LC>
+__device__ __forceinline__ uint32_t column_of(const Item& item) {
+    return item.head * VALUE_DIM + item.slice * COLUMNS<LC>;
+}
+
+template <int LC>
 __device__ __forceinline__ Source nodes_of(const GdnScanParams& p, const Item& item) {
     const uint32_t key = key_width(p.sizes), all = channels(p.sizes);
     const bf16* qkv = p.qkv + (size_t)item.start * all;
     return {qkv + key + item.key_head * KEY_DIM,
             qkv + item.key_head * KEY_DIM,
-            qkv + 2 * key + item.head * VALUE_DIM + item.slice * COLUMNS,
+            qkv + 2 * key + column_of<LC>(item),
             all,
             p.gate + ((size_t)item.start * p.sizes.value_heads + item.head) * 2,
             p.sizes.value_heads * 2,
             p.scale + ((size_t)item.start * p.sizes.key_heads + item.key_head) * SCALES,
-            p.sizes.key_heads * SCALES};
+            p.sizes.key_heads * SCALES,
+            1};
 }
 
+template <int LC>
 __device__ __forceinline__ Source pending_of(const GdnScanParams& p, const Item& item) {
     const uint32_t key = key_width(p.sizes), stride = key + value_width(p.sizes);
     const size_t first = (size_t)item.slot * DEPTH_MAX;
     const bf16* kv = p.pending_kv + first * stride;
     return {kv + item.key_head * KEY_DIM,
-            nullptr,
-            kv + key + item.head * VALUE_DIM + item.slice * COLUMNS,
+            kv + item.key_head * KEY_DIM,
+            kv + key + column_of<LC>(item),
             stride,
             p.pending_gate + (first * p.sizes.value_heads + item.head) * 2,
             p.sizes.value_heads * 2,
             p.pending_scale + first * p.sizes.key_heads + item.key_head,
-            p.sizes.key_heads};
+            p.sizes.key_heads,
+            0};
 }
 
-template <int BYTES>
-__device__ __forceinline__ void copy_small_async(void* shared, const void* global) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)),
-                 "l"(global), "n"(BYTES));
-}
-
-// Starts to copy `rows` rows, row_of(0), row_of(1), ... of the source.
-template <bool NODES, class RowOf>
-__device__ __forceinline__ void fetch(Shared& shared, const Source& source, uint32_t rows,
-                                      RowOf row_of) {
-    constexpr uint32_t HEAD_PIECES = KEY_DIM / 8, VALUE_PIECES = COLUMNS / 8;
-    constexpr uint32_t KEY_PIECES = NODES ? 2 * HEAD_PIECES : HEAD_PIECES;
-    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += THREADS) {
-        const uint32_t to = x / KEY_PIECES, piece = x % KEY_PIECES;
-        const bf16* from = piece < HEAD_PIECES ? source.key : source.query - KEY_DIM;
-        copy16_async(shared_address(shared.raw[to].key_query + piece * 8),
-                     from + row_of(to) * source.stride + piece * 8);
-    }
-    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += THREADS) {
-        const uint32_t to = x / VALUE_PIECES, piece = x % VALUE_PIECES;
-        copy16_async(shared_address(shared.raw[to].value + piece * 8),
-                     source.value + row_of(to) * source.stride + piece * 8);
-    }
-    if (threadIdx.x < rows) {
-        const size_t row = row_of(threadIdx.x);
-        RawScalars& to = shared.raw_scalars[threadIdx.x];
-        const float* scale = source.scale + row * source.scale_stride;
-        copy_small_async<8>(&to.decay_log, source.gate + row * source.gate_stride);
-        copy_small_async<4>(&to.key_factor, NODES ? scale + 1 : scale);
-        if (NODES) {
-            copy_small_async<4>(&to.query_factor, scale);
-            copy_small_async<4>(&to.product, scale + 2);
-        }
-    }
-    copy_commit();
-}
-
-__device__ __forceinline__ void widen(float* to, const bf16* from, float factor) {
-    float values[8];
-    unpack_bf16(values, *reinterpret_cast<const uint4*>(from));
-    float4* out = reinterpret_cast<float4*>(to);
-    out[0] = make_float4(__fmul_rn(values[0], factor), __fmul_rn(values[1], factor),
-                         __fmul_rn(values[2], factor), __fmul_rn(values[3], factor));
-    out[1] = make_float4(__fmul_rn(values[4], factor), __fmul_rn(values[5], factor),
-                         __fmul_rn(values[6], factor), __fmul_rn(values[7], factor));
-}
-
-// Waits for the copies and turns raw row raw_of(n) into row n of the chunk.
-template <bool NODES, class RawOf>
-__device__ __forceinline__ void land(Shared& shared, uint32_t rows, RawOf raw_of) {
-    constexpr uint32_t HEAD_PIECES = KEY_DIM / 8, VALUE_PIECES = COLUMNS / 8;
-    constexpr uint32_t KEY_PIECES = NODES ? 2 * HEAD_PIECES : HEAD_PIECES;
-    copy_wait<0>();
-    __syncthreads();
-    for (uint32_t x = threadIdx.x; x < rows * KEY_PIECES; x += THREADS) {
-        const uint32_t to = x / KEY_PIECES, at = x % KEY_PIECES * 8;
-        widen(shared.rows[to].key_query + at, shared.raw[raw_of(to)].key_query + at, 1.0f);
-    }
-    for (uint32_t x = threadIdx.x; x < rows * VALUE_PIECES; x += THREADS) {
-        const uint32_t to = x / VALUE_PIECES, at = x % VALUE_PIECES * 8;
-        const RawScalars& raw = shared.raw_scalars[raw_of(to)];
-        widen(shared.rows[to].value + at, shared.raw[raw_of(to)].value + at,
-              __fmul_rn(raw.key_factor, raw.beta));
-    }
-    if (threadIdx.x < rows) {
-        const RawScalars& raw = shared.raw_scalars[raw_of(threadIdx.x)];
-        const float decay = expf(raw.decay_log);
-        const float strength = __fmul_rn(__fmul_rn(raw.key_factor, raw.beta), raw.key_factor);
-        RowScalars& to = shared.scalars[threadIdx.x];
-        to.decay = decay;
-        to.error = __fmul_rn(strength, decay);
-        if (NODES) {
-            to.read = __fmul_rn(raw.query_factor, decay);
-            to.direct = __fmul_rn(raw.query_factor, raw.product);
-        }
-    }
-    __syncthreads();
-}
-
-// What the scan of an item carries.
-struct Scan {
-    const GdnScanParams& p;
-    Shared& shared;
-    Lane lane;
-    // Offset of the item's state in units of 16 bytes, and of its first output.
-    uint32_t state;
-    uint32_t out;
-    LaneState s;
-};
-
-__device__ __forceinline__ float4 value_of(const Scan& scan, uint32_t row) {
-    return *reinterpret_cast<const float4*>(scan.shared.rows[row].value + scan.lane.column);
-}
-
-__device__ __forceinline__ void replay(Scan& scan, uint32_t rows) {
-    LaneVector key;
-    const Shared& shared = scan.shared;
-    load_vector(key, shared.rows[0].key_query, scan.lane.share);
-#pragma unroll 1
-    for (uint32_t n = 0; n < rows; n++) {
-        advance(scan.s, key, shared.scalars[n], value_of(scan, n), shared.rows[n + 1], scan.lane);
-    }
+template <int LC>
+__device__ __forceinline__ float4* state_at(const GdnScanParams& p, const Item& item) {
+    const size_t head = (size_t)item.slot * p.sizes.value_heads + item.head;
+    return reinterpret_cast<float4*>(p.state) + (head * SLICES<LC> + item.slice) * STATE_PIECES<LC>;
 }
 
 // Slot `number` of this block, from 1 on.
-__device__ __forceinline__ float4* slot_at(const Scan& scan, uint32_t number) {
+template <int LC>
+__device__ __forceinline__ float4* slot_at(const GdnScanParams& p, uint32_t number) {
     const size_t slot = (size_t)blockIdx.x * (SCAN_SLOTS_MAX - 1) + number - 1;
-    return scan.p.deep + slot * STATE_PIECES;
+    return p.deep + slot * STATE_PIECES<LC>;
 }
 
-__device__ __forceinline__ float4* state_at(const Scan& scan) {
-    return reinterpret_cast<float4*>(scan.p.state) + scan.state;
+// What a block carries from item to item.
+template <int LC>
+struct Scan {
+    const GdnScanParams& p;
+    Shared<LC>& shared;
+    Lane lane;
+    // Whether the wait is behind.
+    bool waited;
+    // Whether the item's own first rows are on their way.
+    bool copied;
+    // Where the sequence begins whose plan stands in shared memory.
+    uint32_t planned;
+};
+
+// Rows of more than a chunk are copied in the order of the plan. Those of one chunk are copied in
+// their own order, since the plan takes as long.
+__device__ __forceinline__ bool needs_plan(const Item& item) {
+    return item.rows > CHUNK;
 }
 
-// Visits first .. first + rows of the plan, whose rows stand in the chunk; the state is stored after
-// the first of all.
-__device__ __forceinline__ void scan_chunk(Scan& scan, uint32_t first, uint32_t rows) {
-    Shared& shared = scan.shared;
-    const Lane& lane = scan.lane;
-    LaneVector key, query;
-    uint32_t word = shared.plan[first];
-    load_vector(key, shared.rows[0].key_query, lane.share);
-    load_vector(query, shared.rows[0].key_query + KEY_DIM, lane.share);
+// Starts to copy the rows of the chunk of visits that begins at `first`.
+template <int LC>
+__device__ __forceinline__ void fetch_nodes(Scan<LC>& scan, const Item& item,
+                                            uint32_t first) {
+    const bool by_plan = needs_plan(item);
+    const uint32_t* plan = scan.shared.plan + first;
+    fetch(scan.shared.raw, nodes_of<LC>(scan.p, item), min(item.rows - first, CHUNK),
+          [&](uint32_t n) { return by_plan ? plan_row(plan[n]) : first + n; });
+}
+
+// Starts to copy the rows that an item begins with: those to replay, or its own where the wait is
+// behind and their order is known.
+template <int LC>
+__device__ __forceinline__ void fetch_first(Scan<LC>& scan, const Item& item) {
+    const bool replays = item.pending > 0, by_plan = needs_plan(item) && !replays;
+    const bool known = scan.waited && (!by_plan || scan.planned == item.start);
+    scan.copied = !replays && item.rows > 0 && known;
+    if (!replays && !scan.copied) return;
+    const Source source = replays ? pending_of<LC>(scan.p, item) : nodes_of<LC>(scan.p, item);
+    const uint32_t* plan = scan.shared.plan;
+    fetch(scan.shared.raw, source, replays ? item.pending : min(item.rows, CHUNK),
+          [&](uint32_t n) { return by_plan ? plan_row(plan[n]) : n; });
+}
+
+// Makes the plan of the item's rows unless it is there, and starts to copy the first rows unless
+// they are on their way.
+template <int LC>
+__device__ __forceinline__ void begin(Scan<LC>& scan, const Item& item) {
+    const bool by_plan = needs_plan(item), makes = scan.planned != item.start;
+    if (!by_plan && !scan.copied) fetch_nodes(scan, item, 0);
+    if (makes && common(threadIdx.x / 32) == 0) {
+        const int last = make_plan(scan.shared.plan, scan.p.tree, item.start, item.rows, CHUNK);
+        if (threadIdx.x == 0) scan.shared.slot_free = last;
+    }
+    scan.planned = item.start;
+    if (!by_plan || scan.copied) return;
+    if (makes) __syncthreads();
+    fetch_nodes(scan, item, 0);
+}
+
+// Replays the rows of the chunk.
+template <int LC>
+__device__ __forceinline__ void replay(float (&s)[LC][LANE_ROWS], const Row<LC>* rows,
+                                       uint32_t count, const Lane& lane) {
+    RowAt<LC> row = {shared_address(rows)};
+    LaneVector key;
+    load_vector(key, row.key(lane));
+#pragma unroll 1
+    for (uint32_t n = 0; n < count; n++) {
+        // The last row stands in for the one behind it.
+        const uint32_t step = n + 1 < count ? sizeof(Row<LC>) : 0;
+        const RowAt<LC> next = {row.address + step};
+        advance<LC>(s, key, row, next, lane);
+        row = next;
+    }
+}
+
+template <int LC>
+__device__ __forceinline__ RowAt<LC> row_at(uint32_t chunk, uint32_t word) {
+    return {chunk + plan_place(word) * static_cast<uint32_t>(sizeof(Row<LC>))};
+}
+
+// Starts to copy the next item's state, if there is one.
+template <int LC>
+__device__ __forceinline__ void fetch_next_state(Scan<LC>& scan) {
+    const Item& next = scan.shared.next;
+    if (next.rows > 0) fetch_state<LC>(scan.shared.slot, state_at<LC>(scan.p, next), scan.lane);
+}
+
+// What has to be done behind visit n.
+template <int LC>
+__device__ __forceinline__ void pause(Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
+                                      uint32_t n, uint32_t word, float4* state) {
+    Shared<LC>& shared = scan.shared;
+    const uint32_t from = plan_restore(word), to = plan_save(word);
+    if (n == 0) store_state<LC>(s, state, scan.lane);
+    if (to == 0) save<LC>(s, shared.slot);
+    if (to != 0 && to != NO_SLOT) save<LC>(s, slot_at<LC>(scan.p, to));
+    if (from == 0) restore<LC>(s, shared.slot);
+    if (from != 0 && from != NO_SLOT) restore<LC>(s, slot_at<LC>(scan.p, from));
+    if (n == common(shared.slot_free)) fetch_next_state(scan);
+}
+
+// Where the visits of a chunk stand.
+template <int LC>
+struct Visits {
+    LaneVector key;
+    LaneVector query;
+    // Of the last visit, and where it goes: bytes from the item's first output.
+    Output<LC> output;
+    uint32_t at;
+    // This visit's, and the next one's.
+    uint32_t word;
+    uint32_t after;
+    RowAt<LC> row;
+};
+
+// One visit. The output of the one in front is finished meanwhile: other work fills its wait for
+// lanes.
+template <bool LEAF, int LC>
+__device__ __forceinline__ void visit_row(const Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
+                                          Visits<LC>& visits, uint32_t next_word,
+                                          uint32_t chunk, char* out, bool writes) {
+    const uint32_t row_bytes = value_width(scan.p.sizes) * sizeof(bf16);
+    // One word more than there are visits can be read; its place lies in the chunk.
+    visits.after = common(scan.shared.plan[next_word]);
+    const RowAt<LC> next = row_at<LC>(chunk, visits.after);
+    const bf16 o = __float2bfloat16_rn(finish(visits.output));
+    if (writes) *reinterpret_cast<bf16*>(out + visits.at) = o;
+    visits.at = (scan.lane.column + scan.lane.turn) * sizeof(bf16) +
+                plan_row(visits.word) * row_bytes;
+    visit<LEAF>(s, visits.key, visits.query, visits.row, next, scan.lane, visits.output);
+    visits.row = next;
+}
+
+// Visits first .. first + rows, whose rows stand in the chunk. Outputs go to `out` and on.
+template <int LC>
+__device__ __forceinline__ void visit_rows(Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
+                                           uint32_t first, uint32_t rows, char* out,
+                                           float4* state) {
+    const uint32_t chunk = shared_address(scan.shared.rows);
+    const bool writer = LC == 8 || scan.lane.share % 2 == 0;
+    Visits<LC> visits = {};
+    visits.word = common(scan.shared.plan[first]);
+    visits.row = row_at<LC>(chunk, visits.word);
+    load_vector(visits.key, visits.row.key(scan.lane));
+    load_vector(visits.query, visits.row.query(scan.lane));
 #pragma unroll 1
     for (uint32_t n = 0; n < rows; n++) {
-        const uint32_t now = word, from = plan_restore(now), to = plan_save(now);
-        word = shared.plan[first + n + 1];
-        if (__builtin_expect(from != NO_SLOT, 0)) {
-            if (from == 0) restore(scan.s, shared.slot);
-            else restore(scan.s, slot_at(scan, from));
+        const uint32_t next = first + n + 1;
+        const bool writes = writer && n > 0;
+        if (visits.word & PLAN_LEAF) {
+            visit_row<true>(scan, s, visits, next, chunk, out, writes);
+        } else {
+            visit_row<false>(scan, s, visits, next, chunk, out, writes);
         }
-        const float o = visit(scan.s, key, query, shared.scalars[n], value_of(scan, n),
-                              shared.rows[n + 1], lane, plan_is_leaf(now));
-        const uint32_t row = plan_row(now);
-        const uint32_t column = lane.column + lane.share / 2;
-        if (lane.share % 2 == 0) {
-            scan.p.out[scan.out + row * value_width(scan.p.sizes) + column] =
-                __float2bfloat16_rn(o);
-        }
-        if (__builtin_expect(to != NO_SLOT, 0)) {
-            if (to == 0) save(scan.s, shared.slot);
-            else save(scan.s, slot_at(scan, to));
-        }
-        if (__builtin_expect(first + n == 0, 0)) store_state(scan.s, state_at(scan), lane);
+        if (__builtin_expect(visits.word & PLAN_PAUSE, 0)) pause(scan, s, first + n, visits.word, state);
+        visits.word = visits.after;
     }
+    const bf16 o = __float2bfloat16_rn(finish(visits.output));
+    if (writer) *reinterpret_cast<bf16*>(out + visits.at) = o;
 }
 
-// Starts to copy the first chunk of the item's rows. A tree that fits one chunk is copied in the
-// order of its rows, since the plan is not known yet.
-__device__ __forceinline__ void begin(Shared& shared, const GdnScanParams& p, const Item& item,
-                                      const Source& nodes) {
-    const bool planned = item.rows > CHUNK;
-    if (threadIdx.x < 32 && planned) {
-        make_plan(shared.plan, p.tree, item.start, item.rows);
+// What comes in front of an item's own rows: starts to copy them, and replays. In this order, unless
+// the wait is still ahead.
+template <int LC>
+__device__ __forceinline__ void prepare(Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
+                                        const Item& item) {
+    Shared<LC>& shared = scan.shared;
+    const bool early = !scan.waited;
+    if (item.pending > 0) land(shared.rows, shared.raw, item.pending);
+    else copy_wait<0>();
+    restore<LC>(s, shared.slot);
+#pragma unroll 1
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        if (turn != early) {
+            if (item.pending > 0) replay<LC>(s, shared.rows, item.pending, scan.lane);
+            continue;
+        }
+        if (early) pdl_wait();
+        begin(scan, item);
     }
-    if (planned) __syncthreads();
-    fetch<true>(shared, nodes, min(item.rows, CHUNK), [&](uint32_t n) {
-        return planned ? plan_row(shared.plan[n]) : n;
-    });
-    if (threadIdx.x < 32 && !planned) {
-        make_plan(shared.plan, p.tree, item.start, item.rows);
-    }
+    scan.waited = true;
 }
 
-__device__ __forceinline__ void scan_item(Shared& shared, const GdnScanParams& p, const Item& item,
-                                          bool& waited) {
-    const uint32_t heads = p.sizes.value_heads;
-    const uint32_t column = item.head * VALUE_DIM + item.slice * COLUMNS;
-    Scan scan = {p, shared, this_lane(),
-                 (item.slot * heads * VALUE_DIM + column) * (KEY_DIM / 4),
-                 item.start * heads * VALUE_DIM + column};
-    load_state(scan.s, state_at(scan), scan.lane);
-    const Source nodes = nodes_of(p, item);
-    if (item.pending > 0) {
-        fetch<false>(shared, pending_of(p, item), item.pending, [](uint32_t n) { return n; });
-        land<false>(shared, item.pending, [](uint32_t n) { return n; });
-    }
-    if (waited) begin(shared, p, item, nodes);
-    replay(scan, item.pending);
-    if (!waited) {
-        pdl_wait();
-        waited = true;
-        begin(shared, p, item, nodes);
-    }
-    const bool in_row_order = item.rows <= CHUNK;
+// Scans an item, whose state and first rows are on their way; then those of item `following` are.
+template <int LC>
+__device__ __forceinline__ void scan_item(Scan<LC>& scan, const Item& item,
+                                          uint32_t following, uint32_t end) {
+    const GdnScanParams& p = scan.p;
+    Shared<LC>& shared = scan.shared;
+    if (threadIdx.x == 0) shared.next = item_of<LC>(p, following, end);
+    LaneState<LC> s;
+    prepare(scan, s, item);
+    const uint32_t width = value_width(p.sizes);
+    bf16* out = p.out + (size_t)item.start * width + column_of<LC>(item);
+#pragma unroll 1
     for (uint32_t first = 0; first < item.rows; first += CHUNK) {
-        const uint32_t rows = min(item.rows - first, CHUNK), next = first + CHUNK;
-        land<true>(shared, rows, [&](uint32_t n) {
-            return in_row_order ? plan_row(shared.plan[n]) : n;
-        });
-        if (next < item.rows) {
-            fetch<true>(shared, nodes, min(item.rows - next, CHUNK), [&](uint32_t n) {
-                return plan_row(shared.plan[next + n]);
-            });
-        }
-        scan_chunk(scan, first, rows);
+        const uint32_t rows = min(item.rows - first, CHUNK);
+        land(shared.rows, shared.raw, rows);
+        if (first + CHUNK < item.rows) fetch_nodes(scan, item, first + CHUNK);
+        else fetch_first(scan, shared.next);
+        visit_rows(scan, s, first, rows, reinterpret_cast<char*>(out), state_at<LC>(p, item));
     }
-    __syncthreads();
 }
 
-__device__ __forceinline__ void scan(const GdnScanParams& p) {
+template <int LC>
+__device__ __forceinline__ void scan_items(const GdnScanParams& p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    Shared<LC>& shared = *reinterpret_cast<Shared<LC>*>(memory);
     pdl_launch();
     // The tables that tell which sequence has which slot and rows are filled in front of a step.
     // Blocks without work leave at once, without the wait: they would hold places that the next
     // kernel's blocks then take in an uneven way. Block 0 always waits, and a kernel has not ended
     // before all of its blocks have.
-    const uint32_t items = p.batch.live[1] * p.sizes.value_heads * SLICES;
+    const uint32_t items = common(p.batch.live[1]) * p.sizes.value_heads * SLICES<LC>;
     if (blockIdx.x > 0 && blockIdx.x >= items) return;
-    // The state and the pending rows are of an earlier step: loaded and replayed in front of the wait.
-    bool waited = false;
-    for (uint32_t number = blockIdx.x; number < items; number += gridDim.x) {
-        const Item item = item_of(p, number);
-        if (item.rows > 0) scan_item(shared, p, item, waited);
+    // Neighbours mostly are of the same sequence, whose plan then is at hand.
+    const uint32_t blocks = min(gridDim.x, items);
+    const uint32_t end = blocks == 0 ? 0 : (blockIdx.x + 1) * items / blocks;
+    uint32_t number = blocks == 0 ? 0 : blockIdx.x * items / blocks;
+    Scan<LC> scan = {p, shared, this_lane<LC>(p.zero), false, false, NONE};
+    Item item = common(item_of<LC>(p, number, end));
+#pragma unroll 1
+    for (bool fetched = false; number < end; number++) {
+        if (item.rows > 0) {
+            if (!fetched) {
+                fetch_state<LC>(shared.slot, state_at<LC>(p, item), scan.lane);
+                fetch_first(scan, item);
+            }
+            scan_item(scan, item, number + 1, end);
+            item = common(shared.next);
+            fetched = true;
+            __syncthreads();
+        } else {
+            item = common(item_of<LC>(p, number + 1, end));
+            fetched = false;
+        }
     }
-    if (!waited) pdl_wait();
+    if (!scan.waited) pdl_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     gdn_scan_tree(const __grid_constant__ GdnScanParams p) {
-    scan(p);
+    scan_items<4>(p);
+}
+
+// More columns at a time: fewer instructions for each, where there are items enough.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    gdn_scan_tree_wide(const __grid_constant__ GdnScanParams p) {
+    scan_items<8>(p);
 }

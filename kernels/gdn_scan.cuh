@@ -1,4 +1,4 @@
-// One step of the recurrence, and what a block keeps at hand for it.
+// One step of the recurrence, and the state that a block has at hand for it.
 //
 // With S the state (columns of v against rows of k, kept transposed: [column][row]), k and q as
 // they stand behind the convolution and d = S k, f = S q taken from the state in front of the row:
@@ -6,79 +6,81 @@
 //     w = r_k beta (v - e^g r_k d)     S <- e^g S + w k     o = r_q (e^g f + (k.q) w)
 //
 // which is the recurrence on normalised q and k with nothing normalised element by element. Columns
-// never mix. Eight lanes share a column, 16 rows of k each: that alone fixes the order of the sums
-// and so the bits. A lane has parts of 4 columns, a warp 16 columns, a block 64: one warp for each
-// scheduler of a multiprocessor. A tree, a replay and a single row all run `visit`, which
-// is why they agree to the bit.
+// never mix. Eight lanes share a column, 16 rows of k each, and add their parts in pairs: lanes 4
+// apart, then 2, then 1. That alone fixes the order of the sums and so the bits. A tree, a replay,
+// a chunk and a single row all do the same, which is why they agree to the bit; so do lanes with
+// parts of LC = 4 columns (a warp has 16, a block 64) and of 8 (a warp 32, a block 128).
 //
-// The loop over rows stays below 700 instructions: a longer one does not fit the innermost
-// instruction cache and runs at half the speed.
+// The lanes of a group of LC columns hold them turned: register c of lane x is column c ^ (x / 2) or
+// c ^ x. So the column that a lane sums up to its end is always register 0, what it gives away is
+// always the same registers, and nothing has to be picked by lane.
 #pragma once
-#include "gdn.cuh"
+#include "gdn_rows.cuh"
 
-constexpr int SHARE = 8;
-constexpr int LANE_ROWS = KEY_DIM / SHARE;
-constexpr int LANE_COLUMNS = 4;
-constexpr int WARP_COLUMNS = 32 / SHARE * LANE_COLUMNS;
-constexpr int COLUMNS = 4 * WARP_COLUMNS;
-constexpr int SLICES = VALUE_DIM / COLUMNS;
-constexpr int THREADS = 128;
-// Rows staged at a time.
-constexpr int CHUNK = 16;
-// A state of the block's columns in units of 16 bytes.
-constexpr int STATE_PIECES = COLUMNS * KEY_DIM / 4;
+constexpr int PIECES = LANE_ROWS / 4;
+// A state of the block's columns in units of 16 bytes, and what of it is a thread's.
+template <int LC>
+constexpr int STATE_PIECES = COLUMNS<LC> * KEY_DIM / 4;
+template <int LC>
+constexpr int LANE_PIECES = LC * PIECES;
 
-using LaneState = float[LANE_COLUMNS][LANE_ROWS];
-using LaneSums = float[LANE_COLUMNS];
+template <int LC>
+using LaneState = float[LC][LANE_ROWS];
 using LaneVector = float[LANE_ROWS];
-
-// A row as it comes from global memory, and its scalars.
-struct alignas(16) RawRow {
-    // k, then q.
-    bf16 key_query[2 * KEY_DIM];
-    bf16 value[COLUMNS];
-};
-struct alignas(16) RawScalars {
-    float decay_log;
-    float beta;
-    float query_factor;
-    float key_factor;
-    float product;
-};
-
-// A row as the lanes read it. `value` is r_k beta v.
-struct alignas(16) Row {
-    float key_query[2 * KEY_DIM];
-    float value[COLUMNS];
-};
-// decay e^g; error r_k^2 beta e^g; read r_q e^g; direct r_q (k.q).
-struct alignas(16) RowScalars {
-    float decay;
-    float error;
-    float read;
-    float direct;
-};
-
-struct Shared {
-    RawRow raw[CHUNK];
-    RawScalars raw_scalars[CHUNK];
-    // One more than a chunk has, and one more plan word: both are read ahead.
-    Row rows[CHUNK + 1];
-    uint32_t plan[TREE_ROWS_MAX + 1];
-    RowScalars scalars[CHUNK];
-    // One saved state; deeper ones go to global memory.
-    float4 slot[STATE_PIECES];
-};
 
 struct Lane {
     // Rows of k: four from 4 share on in each 32.
     uint32_t share;
     // First of its columns within the block.
     uint32_t column;
+    // That of register 0, from the first on.
+    uint32_t turn;
+    // 0, which the compiler takes for any value of the lane's own (see `behind`).
+    uint32_t zero;
 };
 
-__device__ __forceinline__ Lane this_lane() {
-    return {threadIdx.x % SHARE, threadIdx.x / SHARE * LANE_COLUMNS};
+template <int LC>
+__device__ __forceinline__ Lane this_lane(uint32_t zero) {
+    static_assert(LC == 4 || LC == 8);
+    const uint32_t share = threadIdx.x % SHARE;
+    return {share, threadIdx.x / SHARE * LC, LC == 4 ? share / 2 : share, zero & threadIdx.x};
+}
+
+// A value that all lanes of the warp have in common, in a form from which the compiler sees it: a
+// branch on it cannot split the warp, so shuffles behind it need no check and mix with other work.
+__device__ __forceinline__ uint32_t common(uint32_t value) {
+    return __reduce_or_sync(~0u, value);
+}
+
+// x, but not before y[FROM .. TO] is there. The compiler else spends work that could fill a wait for
+// lanes in front of the wait.
+template <int FROM, int TO, int LC>
+__device__ __forceinline__ float behind(float x, const float (&y)[LC], const Lane& lane) {
+    uint32_t any = __float_as_uint(y[FROM]);
+#pragma unroll
+    for (int c = FROM + 1; c < TO; c++) any |= __float_as_uint(y[c]);
+    return __uint_as_float(__float_as_uint(x) | (any & lane.zero));
+}
+
+// Shared memory by address: a pointer would be made anew from the block's window for every row.
+__device__ __forceinline__ float4 load_shared4(uint32_t address) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address));
+    return v;
+}
+
+__device__ __forceinline__ float load_shared(uint32_t address) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
+    return v;
+}
+
+__device__ __forceinline__ float load_shared_bf16(uint32_t address) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+    return low_bf16(v);
 }
 
 __device__ __forceinline__ void put_piece(float* x, float4 piece) {
@@ -92,175 +94,251 @@ __device__ __forceinline__ float4 get_piece(const float* x) {
     return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-// Piece j of the lane's rows.
-__device__ __forceinline__ void load_piece(LaneVector& x, const float* vector, int j,
-                                           uint32_t share) {
-    put_piece(x + 4 * j, reinterpret_cast<const float4*>(vector)[j * SHARE + share]);
+// Piece j of the lane's rows of the vector at `address`, which is that of its own first piece.
+__device__ __forceinline__ void load_piece(LaneVector& x, uint32_t address, int j) {
+    put_piece(x + 4 * j, load_shared4(address + j * SHARE * 16));
 }
 
-__device__ __forceinline__ void load_vector(LaneVector& x, const float* vector, uint32_t share) {
+__device__ __forceinline__ void load_vector(LaneVector& x, uint32_t address) {
 #pragma unroll
-    for (int j = 0; j < LANE_ROWS / 4; j++) load_piece(x, vector, j, share);
+    for (int j = 0; j < PIECES; j++) load_piece(x, address, j);
 }
 
 // sum[c] += s[c][FROM .. TO] x[FROM .. TO], in order.
-template <int FROM, int TO>
-__device__ __forceinline__ void accumulate(LaneSums& sum, const LaneState& s,
+template <int FROM, int TO, int LC>
+__device__ __forceinline__ void accumulate(float (&sum)[LC], const LaneState<LC>& s,
                                            const LaneVector& x) {
 #pragma unroll
     for (int row = FROM; row < TO; row++) {
 #pragma unroll
-        for (int c = 0; c < LANE_COLUMNS; c++) {
+        for (int c = 0; c < LC; c++) {
             sum[c] = row == 0 ? __fmul_rn(s[c][0], x[0]) : __fmaf_rn(s[c][row], x[row], sum[c]);
         }
     }
 }
 
-__device__ __forceinline__ void exchange(LaneSums& from, const LaneSums& sum, int lane) {
+template <int FROM, int TO, int LC>
+__device__ __forceinline__ void decay_rows(float (&s)[LC][LANE_ROWS], float decay) {
 #pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) from[c] = __shfl_xor_sync(~0u, sum[c], lane);
-}
-
-__device__ __forceinline__ void add(LaneSums& sum, const LaneSums& x) {
+    for (int row = FROM; row < TO; row++) {
 #pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) sum[c] = __fadd_rn(sum[c], x[c]);
-}
-
-__device__ __forceinline__ void write_of(LaneSums& w, const RowScalars& scalars,
-                                         const LaneSums& d, float4 value) {
-    const float v[LANE_COLUMNS] = {value.x, value.y, value.z, value.w};
-#pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) w[c] = __fmaf_rn(-scalars.error, d[c], v[c]);
-}
-
-// Takes a row in. The next key replaces this one piece by piece.
-__device__ __forceinline__ void take_in(LaneState& s, LaneVector& key, const LaneSums& w,
-                                        const Row& next, const Lane& lane) {
-#pragma unroll
-    for (int j = 0; j < LANE_ROWS / 4; j++) {
-#pragma unroll
-        for (int row = 4 * j; row < 4 * j + 4; row++) {
-#pragma unroll
-            for (int c = 0; c < LANE_COLUMNS; c++) {
-                s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
-            }
-        }
-        load_piece(key, next.key_query, j, lane.share);
+        for (int c = 0; c < LC; c++) s[c][row] = __fmul_rn(s[c][row], decay);
     }
 }
 
-__device__ __forceinline__ void decay_state(LaneState& s, float decay) {
+__device__ __forceinline__ float from_lane(float x, int apart) {
+    return __shfl_xor_sync(~0u, x, apart);
+}
+
+// The sum of register 0's column over the eight lanes, in two rounds; other work goes in between a
+// `give` and its `get`. The second adds lanes 2 apart and lanes 1 apart at once.
+template <int LC>
+struct Fold {
+    float from[LC / 2 > 3 ? LC / 2 : 3];
+
+    __device__ __forceinline__ void give_first(const float (&x)[LC]) {
 #pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) {
-#pragma unroll
-        for (int row = 0; row < LANE_ROWS; row++) s[c][row] = __fmul_rn(s[c][row], decay);
+        for (int c = 0; c < LC / 2; c++) from[c] = from_lane(x[LC / 2 + c], 4);
     }
+    __device__ __forceinline__ void get_first(float (&x)[LC]) const {
+#pragma unroll
+        for (int c = 0; c < LC / 2; c++) x[c] = __fadd_rn(x[c], from[c]);
+    }
+    __device__ __forceinline__ void give_second(const float (&x)[LC]) {
+        constexpr int ONE = LC == 8, TWO = LC / 4;
+        from[0] = from_lane(x[TWO], 2);
+        from[1] = from_lane(x[ONE], 1);
+        from[2] = from_lane(x[TWO + ONE], 3);
+    }
+    __device__ __forceinline__ float get_second(const float (&x)[LC]) const {
+        return __fadd_rn(__fadd_rn(x[0], from[0]), __fadd_rn(from[1], from[2]));
+    }
+};
+
+// w of all registers' columns, from that of register 0.
+template <int LC>
+__device__ __forceinline__ void spread(float (&w)[LC]) {
+#pragma unroll
+    for (int c = 1; c < LC; c++) w[c] = from_lane(w[0], c * SHARE / LC);
 }
 
-// Of the sums over eight lanes of x[0 .. 4], the one of column share / 2 of the lane's four: pairs
-// of lanes halve the columns they are at, so that four shuffles do. The tree of pairs is that of
-// d.
-__device__ __forceinline__ float column_sum(const LaneSums& x, const Lane& lane) {
-    const bool upper = lane.share & 4, odd = lane.share & 2;
-    const float keep0 = upper ? x[2] : x[0], keep1 = upper ? x[3] : x[1];
-    const float give0 = upper ? x[0] : x[2], give1 = upper ? x[1] : x[3];
-    const float sum0 = __fadd_rn(keep0, __shfl_xor_sync(~0u, give0, 4));
-    const float sum1 = __fadd_rn(keep1, __shfl_xor_sync(~0u, give1, 4));
-    const float sum = __fadd_rn(odd ? sum1 : sum0, __shfl_xor_sync(~0u, odd ? sum0 : sum1, 2));
-    return __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+// Takes rows 4 j .. 4 j + 4 of the key in, whose place those of the next key take.
+template <int LC>
+__device__ __forceinline__ void take_in(float (&s)[LC][LANE_ROWS], LaneVector& key,
+                                        const float (&w)[LC], int j, uint32_t next) {
+#pragma unroll
+    for (int row = 4 * j; row < 4 * j + 4; row++) {
+#pragma unroll
+        for (int c = 0; c < LC; c++) s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
+    }
+    load_piece(key, next, j);
 }
 
-// x[share / 2].
-__device__ __forceinline__ float column_of(const LaneSums& x, const Lane& lane) {
-    const float low = lane.share & 2 ? x[1] : x[0], high = lane.share & 2 ? x[3] : x[2];
-    return lane.share & 4 ? high : low;
-}
+// A row in shared memory as a lane reads it.
+template <int LC>
+struct RowAt {
+    uint32_t address;
 
-// One row: o of column share / 2 of the lane's four. The state takes the row in unless it is a
-// leaf, whose state nobody needs. Key and query become those of `next`.
-__device__ __forceinline__ float visit(LaneState& s, LaneVector& key, LaneVector& query,
-                                       const RowScalars& scalars, float4 value, const Row& next,
-                                       const Lane& lane, bool leaf) {
-    LaneSums d, f, w, other;
-    accumulate<0, LANE_ROWS>(d, s, key);
-    exchange(other, d, 4);
-    accumulate<0, 6>(f, s, query);
-    add(d, other);
-    exchange(other, d, 2);
-    accumulate<6, 11>(f, s, query);
-    add(d, other);
-    exchange(other, d, 1);
-    accumulate<11, LANE_ROWS>(f, s, query);
-    load_vector(query, next.key_query + KEY_DIM, lane.share);
+    __device__ __forceinline__ uint32_t key(const Lane& lane) const {
+        return address + lane.share * 16;
+    }
+    __device__ __forceinline__ uint32_t query(const Lane& lane) const {
+        return key(lane) + static_cast<uint32_t>(offsetof(Row<LC>, query));
+    }
+    // By an address that seems to differ by lane: moves to uniform registers would take longer.
+    __device__ __forceinline__ Scalars scalars(const Lane& lane) const {
+        const float4 x =
+            load_shared4(address + lane.zero + static_cast<uint32_t>(offsetof(Row<LC>, scalars)));
+        return {x.x, x.y, x.z, x.w};
+    }
+    // r_k beta v of register 0's column.
+    __device__ __forceinline__ float value(const Lane& lane) const {
+        const uint32_t column = (lane.column + lane.turn) * sizeof(bf16);
+        const float v = load_shared_bf16(
+            address + column + static_cast<uint32_t>(offsetof(Row<LC>, value)));
+        return __fmul_rn(v, load_shared(address + static_cast<uint32_t>(
+                                                      offsetof(Row<LC>, strength))));
+    }
+};
+
+// What of an output is there when the next row begins: o = read (sum of f over the lanes) + written.
+template <int LC>
+struct Output {
+    float f[LC];
     float read;
-    if (leaf) {
-        load_vector(key, next.key_query, lane.share);
-        read = column_sum(f, lane);
-        add(d, other);
-        write_of(w, scalars, d, value);
+    float written;
+};
+
+// o of register 0's column.
+template <int LC>
+__device__ __forceinline__ float finish(Output<LC>& output) {
+    Fold<LC> fold;
+    fold.give_first(output.f);
+    fold.get_first(output.f);
+    fold.give_second(output.f);
+    return __fmaf_rn(output.read, fold.get_second(output.f), output.written);
+}
+
+// A row, whose key and query are at hand and become those of `next`. The state takes the row in
+// unless it is a leaf, whose state nobody needs.
+template <bool LEAF, int LC>
+__device__ __forceinline__ void visit(float (&s)[LC][LANE_ROWS], LaneVector& key,
+                                      LaneVector& query, RowAt<LC> row, RowAt<LC> next,
+                                      const Lane& lane, Output<LC>& output) {
+    const Scalars scalars = row.scalars(lane);
+    const float value = row.value(lane);
+    float d[LC], w[LC];
+    Fold<LC> fold;
+    accumulate<0, LANE_ROWS, LC>(d, s, key);
+    fold.give_first(d);
+    query[0] = behind<0, LC>(query[0], d, lane);
+    accumulate<0, 6, LC>(output.f, s, query);
+    fold.get_first(d);
+    fold.give_second(d);
+    query[6] = behind<0, LC / 2>(query[6], d, lane);
+    accumulate<6, 13, LC>(output.f, s, query);
+    w[0] = __fmaf_rn(-scalars.error, fold.get_second(d), value);
+    if (!LEAF) query[13] = behind<0, 1>(query[13], w, lane);
+    accumulate<13, LANE_ROWS, LC>(output.f, s, query);
+    load_vector(query, next.query(lane));
+    if (LEAF) {
+        load_vector(key, next.key(lane));
     } else {
-        read = column_sum(f, lane);
-        decay_state(s, scalars.decay);
-        add(d, other);
-        write_of(w, scalars, d, value);
-        take_in(s, key, w, next, lane);
+        spread<LC>(w);
+        decay_rows<0, LANE_ROWS, LC>(s, scalars.decay);
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) take_in<LC>(s, key, w, j, next.key(lane));
     }
-    return __fmaf_rn(scalars.read, read, __fmul_rn(scalars.direct, column_of(w, lane)));
+    output.read = scalars.read;
+    output.written = __fmul_rn(scalars.direct, w[0]);
 }
 
 // A pending row: `visit` without an output.
-__device__ __forceinline__ void advance(LaneState& s, LaneVector& key, const RowScalars& scalars,
-                                        float4 value, const Row& next, const Lane& lane) {
-    LaneSums d, w, other;
-    accumulate<0, LANE_ROWS>(d, s, key);
-    exchange(other, d, 4);
-    add(d, other);
-    exchange(other, d, 2);
-    add(d, other);
-    exchange(other, d, 1);
-    decay_state(s, scalars.decay);
-    add(d, other);
-    write_of(w, scalars, d, value);
-    take_in(s, key, w, next, lane);
+template <int LC>
+__device__ __forceinline__ void advance(float (&s)[LC][LANE_ROWS], LaneVector& key, RowAt<LC> row,
+                                        RowAt<LC> next, const Lane& lane) {
+    Scalars scalars = row.scalars(lane);
+    const float value = row.value(lane);
+    float d[LC], w[LC];
+    Fold<LC> fold;
+    accumulate<0, LANE_ROWS, LC>(d, s, key);
+    fold.give_first(d);
+    scalars.decay = behind<LC / 2, LC>(scalars.decay, d, lane);
+    decay_rows<0, 6, LC>(s, scalars.decay);
+    fold.get_first(d);
+    fold.give_second(d);
+    scalars.decay = behind<0, LC / 2>(scalars.decay, d, lane);
+    decay_rows<6, 12, LC>(s, scalars.decay);
+    w[0] = __fmaf_rn(-scalars.error, fold.get_second(d), value);
+    spread<LC>(w);
+    decay_rows<12, LANE_ROWS, LC>(s, scalars.decay);
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) take_in<LC>(s, key, w, j, next.key(lane));
 }
 
-// Address of a lane's piece of the stored state of a block's columns, [COLUMNS][KEY_DIM].
+// Address of piece j of column c, from the lane's first on, of the stored state of a block's columns,
+// [COLUMNS][KEY_DIM].
 __device__ __forceinline__ uint32_t piece_at(const Lane& lane, int c, int j) {
     return (lane.column + c) * (KEY_DIM / 4) + j * SHARE + lane.share;
 }
 
-// A state is read and written once in a step: kept out of the way of what caches can hold.
-__device__ __forceinline__ void load_state(LaneState& s, const float4* state, const Lane& lane) {
+// Starts to copy the lane's pieces of a stored state to a slot in shared memory.
+template <int LC>
+__device__ __forceinline__ void fetch_state(float4* slot, const float4* state, const Lane& lane) {
+    // What was read from the slot before is read.
+    asm volatile("" ::: "memory");
+    const uint32_t to = shared_address(slot + threadIdx.x);
 #pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) {
+    for (int c = 0; c < LC; c++) {
 #pragma unroll
-        for (int j = 0; j < LANE_ROWS / 4; j++) {
-            put_piece(s[c] + 4 * j, __ldcs(state + piece_at(lane, c, j)));
+        for (int j = 0; j < PIECES; j++) {
+            copy16_async(to + ((c ^ lane.turn) * PIECES + j) * THREADS * 16,
+                         state + piece_at(lane, c, j));
         }
     }
+    copy_commit();
 }
 
-__device__ __forceinline__ void store_state(const LaneState& s, float4* state, const Lane& lane) {
+// A state is written once in a step: kept out of the way of what caches can hold. Registers are
+// turned back first, so that eight lanes write a line together.
+template <int LC>
+__device__ __forceinline__ void store_state(const float (&s)[LC][LANE_ROWS], float4* state,
+                                            const Lane& lane) {
 #pragma unroll
-    for (int c = 0; c < LANE_COLUMNS; c++) {
+    for (int j = 0; j < PIECES; j++) {
+        float column[LC][4];
 #pragma unroll
-        for (int j = 0; j < LANE_ROWS / 4; j++) {
-            __stcs(state + piece_at(lane, c, j), get_piece(s[c] + 4 * j));
+        for (int x = 0; x < 4 * LC; x++) column[x / 4][x % 4] = s[x / 4][4 * j + x % 4];
+#pragma unroll
+        for (int bit = 1; bit < LC; bit *= 2) {
+            const bool turned = lane.turn & bit;
+#pragma unroll
+            for (int x = 0; x < 4 * LC; x++) {
+                float &low = column[x / 4][x % 4], &high = column[x / 4 ^ bit][x % 4];
+                if (x / 4 & bit) continue;
+                const float kept = low;
+                low = turned ? high : low;
+                high = turned ? kept : high;
+            }
         }
+#pragma unroll
+        for (int c = 0; c < LC; c++) __stcs(state + piece_at(lane, c, j), get_piece(column[c]));
     }
 }
 
 // To and from a slot, [pieces of a lane][THREADS] in shared or global memory.
-__device__ __forceinline__ void save(const LaneState& s, float4* slot) {
+template <int LC>
+__device__ __forceinline__ void save(const float (&s)[LC][LANE_ROWS], float4* slot) {
 #pragma unroll
-    for (int x = 0; x < STATE_PIECES / THREADS; x++) {
-        slot[x * THREADS + threadIdx.x] = get_piece(s[x / 4] + x % 4 * 4);
+    for (int x = 0; x < LANE_PIECES<LC>; x++) {
+        slot[x * THREADS + threadIdx.x] = get_piece(s[x / PIECES] + x % PIECES * 4);
     }
 }
 
-__device__ __forceinline__ void restore(LaneState& s, const float4* slot) {
+template <int LC>
+__device__ __forceinline__ void restore(float (&s)[LC][LANE_ROWS], const float4* slot) {
 #pragma unroll
-    for (int x = 0; x < STATE_PIECES / THREADS; x++) {
-        put_piece(s[x / 4] + x % 4 * 4, slot[x * THREADS + threadIdx.x]);
+    for (int x = 0; x < LANE_PIECES<LC>; x++) {
+        put_piece(s[x / PIECES] + x % PIECES * 4, slot[x * THREADS + threadIdx.x]);
     }
 }

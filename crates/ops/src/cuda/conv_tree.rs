@@ -17,8 +17,6 @@ const WARP_CHANNELS: usize = 256;
 const WARP_GATES: usize = 32;
 /// Warps of a block.
 const WARPS: usize = 4;
-/// Rows in flight; a block takes every so many rows of a larger count.
-const ROWS: usize = 256;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -27,6 +25,7 @@ struct ConvTreeParams {
     conv_source: DevicePtr,
     sizes: GdnSizes,
     rows: u32,
+    block_rows: u32,
     conv: DevicePtr,
     weight: DevicePtr,
     a_log: DevicePtr,
@@ -37,9 +36,16 @@ struct ConvTreeParams {
     scale: DevicePtr,
 }
 
+/// Rows of a block (measured): as few as keep the weights, which every block reads anew, from
+/// outweighing the rows.
+fn block_rows(rows: usize) -> usize {
+    (rows / 64).clamp(1, 4)
+}
+
 pub(super) fn conv_tree(cuda: &Cuda, op: ConvTree<'_, Cuda>) -> Result<(), OpsError> {
     let shape = op.state.shape;
     let rows = op.rows.capacity;
+    let block_rows = block_rows(rows);
     let journal = op.journal;
     assert!(
         journal.qkv.len() >= rows * shape.channels() && op.weight.len() >= 4 * shape.channels(),
@@ -51,6 +57,7 @@ pub(super) fn conv_tree(cuda: &Cuda, op: ConvTree<'_, Cuda>) -> Result<(), OpsEr
         conv_source: op.tree.conv_source.ptr(),
         sizes: GdnSizes::of(shape),
         rows: rows as u32,
+        block_rows: block_rows as u32,
         conv: op.state.conv.ptr(),
         weight: op.weight.ptr(),
         a_log: op.a_log.ptr(),
@@ -64,7 +71,11 @@ pub(super) fn conv_tree(cuda: &Cuda, op: ConvTree<'_, Cuda>) -> Result<(), OpsEr
         + shape.value_width().div_ceil(WARP_CHANNELS)
         + shape.value_heads.div_ceil(WARP_GATES);
     let grid = Grid {
-        blocks: [warps.div_ceil(WARPS) as u32, rows.min(ROWS) as u32, 1],
+        blocks: [
+            warps.div_ceil(WARPS) as u32,
+            rows.div_ceil(block_rows) as u32,
+            1,
+        ],
         threads: 32 * WARPS as u32,
         shared: 0,
     };
