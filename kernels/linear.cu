@@ -8,12 +8,11 @@ using Tile32 = LinearTile<32, 128, 8, 1, 1>;
 // 32 rows a warp, since a warp of 16 outputs by 64 rows spends its time on loading x.
 using Tile64 = LinearTile<64, 64, 4, 2, 2>;
 
-// Registers for three blocks although shared memory holds two: the rest is for the small kernel
-// that follows and waits beside them. From 32 rows on the sums leave no such room.
-#define LINEAR(name, Tile, Output)                                                        \
-    extern "C" __global__ void __launch_bounds__(Tile::THREADS, Tile::ROWS < 32 ? 3 : 2) \
-        name(const __grid_constant__ LinearParams p) {                                    \
-        linear<Tile, Output>(p);                                                          \
+// Two blocks share a multiprocessor where shared memory allows.
+#define LINEAR(name, Tile, Output)                                 \
+    extern "C" __global__ void __launch_bounds__(Tile::THREADS, 2) \
+        name(const __grid_constant__ LinearParams p) {             \
+        linear<Tile, Output>(p);                                   \
     }
 
 LINEAR(linear_bf16_8, Tile8, StoreBf16)

@@ -10,7 +10,7 @@
 template <class T>
 __device__ __forceinline__ void sum_tile(typename T::Sums& sum, const LinearParams& p, int groups,
                                          int stages, uint32_t ring, WeightStream<T>& weight,
-                                         RowStream<T>& rows, RingSlot& slot, bool& full) {
+                                         RowStream<T>& rows, RingSlot& slot) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_group = warp % T::WARPS_OVER_GROUPS;
     const int warp_row = warp / T::WARPS_OVER_GROUPS * T::WARP_ROWS;
@@ -19,18 +19,15 @@ __device__ __forceinline__ void sum_tile(typename T::Sums& sum, const LinearPara
         ring + p.division.ring_groups * T::GROUP_BYTES + (warp_row + lane % 8) * T::ROW_BYTES;
 #pragma unroll 1
     for (int stage = 0; stage < stages; stage++) {
-        wait_for_stage(p.division.stages - !full);
+        wait_for_stage(p.division.stages - 1);
         // Everybody's copies of this stage are in, and the stage before it has been read: its slot
-        // takes the next copies. The very first stage has none before it.
+        // takes the next copies.
         __syncthreads();
-        if (!full) {
-            if (weight.stages_left > 0) {
-                weight.load_next();
-                rows.load_next();
-            }
-            copy_commit();
+        if (weight.stages_left > 0) {
+            weight.load_next();
+            rows.load_next();
         }
-        full = false;
+        copy_commit();
         if (T::WARP_GROUPS == 2 && warp_group + T::WARPS_OVER_GROUPS < groups) {
             multiply_stage<T, T::WARP_GROUPS>(sum, a + slot.offset, b + slot.offset, lane);
         } else if (warp_group < groups) {
@@ -68,10 +65,12 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     const LinearSlice slice(p.columns, blockIdx.z, gridDim.z);
     RingSlot slot(p.division.ring_groups * T::GROUP_BYTES + T::X_BYTES, p.division.stages);
     WeightStream<T> weight(p, slice, slot, ring);
-    const int ahead = min(static_cast<int>(p.division.stages), weight.stages_left);
-    // Weights are constants: the ring fills with them while earlier kernels still run.
+    const int ahead = min(static_cast<int>(p.division.stages) - 1, weight.stages_left);
+    // Weights are constants: the ring fills with them while earlier kernels still run. One stage at
+    // a time keeps the memory busy; more would stand in the way of the loads of the kernel in front.
 #pragma unroll 1
-    for (int stage = 0; stage < p.division.stages; stage++) {
+    for (int stage = 0; stage + 1 < p.division.stages; stage++) {
+        copy_wait<0>();
         if (stage < ahead) weight.load_next();
         copy_commit();
     }
@@ -83,13 +82,12 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
         copy_wait<0>();
         return;
     }
-    bool full = true;
     const int stages = (slice.end - slice.begin + T::COLUMNS - 1) / T::COLUMNS;
 #pragma unroll 1
     for (int tile = blockIdx.y; tile < p.division.tiles; tile += gridDim.y) {
         typename T::Sums sum = {};
         const int groups = weight.groups(tile);
-        sum_tile<T>(sum, p, groups, stages, ring, weight, rows, slot, full);
+        sum_tile<T>(sum, p, groups, stages, ring, weight, rows, slot);
         store_tile<T, Output>(sum, p, groups, weight.first_output(tile), live);
     }
 }

@@ -177,14 +177,13 @@ struct RowStream {
     }
 };
 
-// Waits until at most `stages - 1` stages are under way.
+// Waits until at most `stages - 1` of the stages asked for are under way.
 __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
     switch (stages) {
         case 1: copy_wait<0>(); break;
         case 2: copy_wait<1>(); break;
         case 3: copy_wait<2>(); break;
         case 4: copy_wait<3>(); break;
-        case 5: copy_wait<4>(); break;
-        default: copy_wait<5>(); break;
+        default: copy_wait<4>(); break;
     }
 }
