@@ -282,21 +282,22 @@ __device__ __forceinline__ uint32_t piece_at(const Lane& lane, int c, int j) {
     return (lane.column + c) * (KEY_DIM / 4) + j * SHARE + lane.share;
 }
 
-// Starts to copy the lane's pieces of a stored state to a slot in shared memory.
+// Starts to copy share `turn` of eight of the lane's pieces of a stored state to a slot in shared
+// memory; nothing where `turn` is no such share. All at once would fill the queues to memory and
+// hold up the warp. Not by a branch, which would part what stands in front of it from what stands
+// behind it.
+constexpr uint32_t STATE_TURNS = 8;
 template <int LC>
-__device__ __forceinline__ void fetch_state(float4* slot, const float4* state, const Lane& lane) {
-    // What was read from the slot before is read.
-    asm volatile("" ::: "memory");
-    const uint32_t to = shared_address(slot + threadIdx.x);
+__device__ __forceinline__ void fetch_state(uint32_t slot, const float4* state, uint32_t turn,
+                                            const Lane& lane) {
+    constexpr uint32_t COUNT = LANE_PIECES<LC> / STATE_TURNS;
+    const uint32_t piece = turn * COUNT, to = slot + threadIdx.x * 16;
+    const float4* from = state + (piece_at(lane, 0, 0) + piece * SHARE);
 #pragma unroll
-    for (int c = 0; c < LC; c++) {
-#pragma unroll
-        for (int j = 0; j < PIECES; j++) {
-            copy16_async(to + ((c ^ lane.turn) * PIECES + j) * THREADS * 16,
-                         state + piece_at(lane, c, j));
-        }
+    for (uint32_t x = 0; x < COUNT; x++) {
+        const uint32_t place = (piece + x) ^ (lane.turn * PIECES);
+        copy16_async_if(to + place * THREADS * 16, from + x * SHARE, turn < STATE_TURNS);
     }
-    copy_commit();
 }
 
 // A state is written once in a step: kept out of the way of what caches can hold. Registers are
