@@ -11,8 +11,7 @@ constexpr int SCAN_SLOTS_MAX = 6;
 
 // A visit in one word.
 constexpr uint32_t PLAN_LEAF = 1 << 8;  // the state does not take the row in
-// Something is to be done behind the visit: state 0 is stored, a state saved or restored, or the
-// slot is free from here on.
+// Something is to be done behind the visit: state 0 is stored, or a state saved or restored.
 constexpr uint32_t PLAN_PAUSE = 1 << 9;
 constexpr uint32_t NO_SLOT = 15;
 constexpr uint32_t PLAN_NO_SLOTS = NO_SLOT << 12 | NO_SLOT << 16;
@@ -77,8 +76,8 @@ __device__ __forceinline__ bool is_read(int v, uint64_t loads, uint64_t saves) {
 }
 
 // Fills plan[0 .. rows] for the segment that begins at `start`; called by one whole warp. Rows stand
-// in a chunk by row where all of them fit one, else by visit. Gives the visit behind
-// which slot 0 is restored from for the last time, or 0.
+// in a chunk by row where all of them fit one, else by visit. Gives the number of
+// visits that come in front of the last restore from slot 0.
 __device__ __forceinline__ int make_plan(uint32_t* plan, const Tree& tree, uint32_t start,
                                           uint32_t rows, uint32_t chunk) {
     const uint32_t lane = threadIdx.x % 32;
@@ -105,7 +104,7 @@ __device__ __forceinline__ int make_plan(uint32_t* plan, const Tree& tree, uint3
                                             load[1] && visits.restore[1] == slot);
         const uint64_t saves = visits_where(visits.save[0] == slot, visits.save[1] == slot);
         if (saves == 0) break;
-        if (slot == 0 && loads != 0) last = 62 - __clzll(static_cast<long long>(loads));
+        if (slot == 0 && loads != 0) last = 63 - __clzll(static_cast<long long>(loads));
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (visits.save[half] == slot) needed[half] = is_read(lane + 32 * half, loads, saves);
@@ -117,7 +116,7 @@ __device__ __forceinline__ int make_plan(uint32_t* plan, const Tree& tree, uint3
         const uint32_t v = lane + 32 * half, row = visits.row[half];
         const int behind = at_visit(visits.restore, v + 1);
         const bool restores = v < 63 && loads >> (v + 1) & 1;
-        const bool pause = restores || needed[half] || v == 0 || v == last;
+        const bool pause = restores || needed[half] || v == 0;
         const uint32_t restore = restores ? behind : NO_SLOT;
         const uint32_t save = needed[half] ? visits.save[half] : NO_SLOT;
         if (v < rows) {

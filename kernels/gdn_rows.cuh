@@ -66,6 +66,23 @@ __device__ __forceinline__ void copy4_async(uint32_t shared, const void* global)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global));
 }
 
+__device__ __forceinline__ void copy16_async_if(uint32_t shared, const void* global,
+                                                bool condition) {
+    asm volatile(
+        "{\n\t"
+        ".reg .pred p;\n\t"
+        "setp.ne.u32 p, %2, 0;\n\t"
+        "@p cp.async.cg.shared.global [%0], [%1], 16;\n\t"
+        "}" ::"r"(shared),
+        "l"(global), "r"(static_cast<uint32_t>(condition))
+        : "memory");
+}
+
+// Waits until all of this thread's copies have arrived.
+__device__ __forceinline__ void copy_wait_all() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // What a lane copies of every row, as addresses in row 0 and strides in bytes: 16 bytes of k or q,
 // and 16 bytes of v or a scalar.
 template <int LC>
@@ -110,6 +127,7 @@ __device__ __forceinline__ void fetch(RawRow<LC>* raw, const Source& source, uin
         if (lane < From::VALUES) copy16_async(to_rest + lane * 16, rest);
         else if (lane < From::ALL) copy4_async(to_rest + From::VALUES * 12 + lane * 4, rest);
     }
+    // Without it the compiler does not see that the warp is whole again.
     copy_commit();
 }
 
@@ -124,7 +142,7 @@ __device__ __forceinline__ void widen(float* to, const bf16* from) {
 template <int LC>
 __device__ __forceinline__ void land(Row<LC>* rows, const RawRow<LC>* raw, uint32_t count) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    copy_wait<0>();
+    copy_wait_all();
     __syncthreads();
 #pragma unroll 1
     for (uint32_t n = warp; n < count; n += WARPS) {

@@ -49,7 +49,7 @@ struct Shared {
     Row<LC> rows[CHUNK];
     // One word more than there can be visits, since the next one is read ahead.
     uint32_t plan[TREE_ROWS_MAX + 1];
-    // The visit from which on the slot is free.
+    // Visits behind which the slot is free.
     uint32_t slot_free;
     Item next;
     // A saved state, or the next item's on its way. Other saved ones go to global memory.
@@ -115,10 +115,16 @@ __device__ __forceinline__ Source pending_of(const GdnScanParams& p, const Item&
             0};
 }
 
+// Of the item's state, in units of 16 bytes from the first one on.
+template <int LC>
+__device__ __forceinline__ uint32_t state_offset(const GdnScanParams& p, const Item& item) {
+    const uint32_t head = item.slot * p.sizes.value_heads + item.head;
+    return (head * SLICES<LC> + item.slice) * STATE_PIECES<LC>;
+}
+
 template <int LC>
 __device__ __forceinline__ float4* state_at(const GdnScanParams& p, const Item& item) {
-    const size_t head = (size_t)item.slot * p.sizes.value_heads + item.head;
-    return reinterpret_cast<float4*>(p.state) + (head * SLICES<LC> + item.slice) * STATE_PIECES<LC>;
+    return reinterpret_cast<float4*>(p.state) + state_offset<LC>(p, item);
 }
 
 // Slot `number` of this block, from 1 on.
@@ -210,11 +216,23 @@ __device__ __forceinline__ RowAt<LC> row_at(uint32_t chunk, uint32_t word) {
     return {chunk + plan_place(word) * static_cast<uint32_t>(sizeof(Row<LC>))};
 }
 
-// Starts to copy the next item's state, if there is one.
+// The visit of the item from which on its successor's state is copied, if it has one.
+constexpr uint32_t NEVER = 1 << 20;
 template <int LC>
-__device__ __forceinline__ void fetch_next_state(Scan<LC>& scan) {
-    const Item& next = scan.shared.next;
-    if (next.rows > 0) fetch_state<LC>(scan.shared.slot, state_at<LC>(scan.p, next), scan.lane);
+__device__ __forceinline__ uint32_t copies_from(const Scan<LC>& scan) {
+    return common(scan.shared.next.rows > 0 ? scan.shared.slot_free : NEVER);
+}
+
+// Starts to copy the state of an item from share `first` on.
+template <int LC>
+__device__ __forceinline__ void fetch_state_from(Scan<LC>& scan, const Item& item,
+                                                 uint32_t first) {
+    const uint32_t slot = shared_address(scan.shared.slot);
+    const float4* state = state_at<LC>(scan.p, item);
+#pragma unroll 1
+    for (uint32_t turn = 0; turn < STATE_TURNS; turn++) {
+        fetch_state<LC>(slot, state, turn >= first ? turn : STATE_TURNS, scan.lane);
+    }
 }
 
 // What has to be done behind visit n.
@@ -228,7 +246,6 @@ __device__ __forceinline__ void pause(Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
     if (to != 0 && to != NO_SLOT) save<LC>(s, slot_at<LC>(scan.p, to));
     if (from == 0) restore<LC>(s, shared.slot);
     if (from != 0 && from != NO_SLOT) restore<LC>(s, slot_at<LC>(scan.p, from));
-    if (n == common(shared.slot_free)) fetch_next_state(scan);
 }
 
 // Where the visits of a chunk stand.
@@ -245,18 +262,21 @@ struct Visits {
     RowAt<LC> row;
 };
 
-// One visit. The output of the one in front is finished meanwhile: other work fills its wait for
-// lanes.
+// One visit. The output of the one in front is finished meanwhile, since other work fills its wait
+// for lanes, and share `turn` of the state `coming` is copied.
 template <bool LEAF, int LC>
-__device__ __forceinline__ void visit_row(const Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
+__device__ __forceinline__ void visit_row(Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
                                           Visits<LC>& visits, uint32_t next_word,
-                                          uint32_t chunk, char* out, bool writes) {
+                                          uint32_t chunk, char* out, bool writes,
+                                          const float4* coming, uint32_t turn) {
     const uint32_t row_bytes = value_width(scan.p.sizes) * sizeof(bf16);
+    const uint32_t slot = shared_address(scan.shared.slot);
     // One word more than there are visits can be read; its place lies in the chunk.
     visits.after = common(scan.shared.plan[next_word]);
     const RowAt<LC> next = row_at<LC>(chunk, visits.after);
     const bf16 o = __float2bfloat16_rn(finish(visits.output));
     if (writes) *reinterpret_cast<bf16*>(out + visits.at) = o;
+    fetch_state<LC>(slot, coming, turn, scan.lane);
     visits.at = (scan.lane.column + scan.lane.turn) * sizeof(bf16) +
                 plan_row(visits.word) * row_bytes;
     visit<LEAF>(s, visits.key, visits.query, visits.row, next, scan.lane, visits.output);
@@ -270,6 +290,8 @@ __device__ __forceinline__ void visit_rows(Scan<LC>& scan, float (&s)[LC][LANE_R
                                            float4* state) {
     const uint32_t chunk = shared_address(scan.shared.rows);
     const bool writer = LC == 8 || scan.lane.share % 2 == 0;
+    const uint32_t copied_from = copies_from(scan);
+    const float4* coming = state_at<LC>(scan.p, scan.shared.next);
     Visits<LC> visits = {};
     visits.word = common(scan.shared.plan[first]);
     visits.row = row_at<LC>(chunk, visits.word);
@@ -279,12 +301,15 @@ __device__ __forceinline__ void visit_rows(Scan<LC>& scan, float (&s)[LC][LANE_R
     for (uint32_t n = 0; n < rows; n++) {
         const uint32_t next = first + n + 1;
         const bool writes = writer && n > 0;
+        const uint32_t turn = first + n - copied_from;
         if (visits.word & PLAN_LEAF) {
-            visit_row<true>(scan, s, visits, next, chunk, out, writes);
+            visit_row<true>(scan, s, visits, next, chunk, out, writes, coming, turn);
         } else {
-            visit_row<false>(scan, s, visits, next, chunk, out, writes);
+            visit_row<false>(scan, s, visits, next, chunk, out, writes, coming, turn);
         }
-        if (__builtin_expect(visits.word & PLAN_PAUSE, 0)) pause(scan, s, first + n, visits.word, state);
+        if (__builtin_expect(visits.word & PLAN_PAUSE, 0)) {
+            pause(scan, s, first + n, visits.word, state);
+        }
         visits.word = visits.after;
     }
     const bf16 o = __float2bfloat16_rn(finish(visits.output));
@@ -297,14 +322,14 @@ template <int LC>
 __device__ __forceinline__ void prepare(Scan<LC>& scan, float (&s)[LC][LANE_ROWS],
                                         const Item& item) {
     Shared<LC>& shared = scan.shared;
-    const bool early = !scan.waited;
-    if (item.pending > 0) land(shared.rows, shared.raw, item.pending);
-    else copy_wait<0>();
+    const uint32_t early = common(!scan.waited), pending = common(item.pending);
+    if (pending > 0) land(shared.rows, shared.raw, pending);
+    else copy_wait_all();
     restore<LC>(s, shared.slot);
 #pragma unroll 1
     for (uint32_t turn = 0; turn < 2; turn++) {
         if (turn != early) {
-            if (item.pending > 0) replay<LC>(s, shared.rows, item.pending, scan.lane);
+            if (pending > 0) replay<LC>(s, shared.rows, pending, scan.lane);
             continue;
         }
         if (early) pdl_wait();
@@ -332,6 +357,8 @@ __device__ __forceinline__ void scan_item(Scan<LC>& scan, const Item& item,
         else fetch_first(scan, shared.next);
         visit_rows(scan, s, first, rows, reinterpret_cast<char*>(out), state_at<LC>(p, item));
     }
+    const uint32_t done = item.rows - copies_from(scan);
+    if (done < STATE_TURNS) fetch_state_from(scan, shared.next, done);
 }
 
 template <int LC>
@@ -347,15 +374,15 @@ __device__ __forceinline__ void scan_items(const GdnScanParams& p) {
     if (blockIdx.x > 0 && blockIdx.x >= items) return;
     // Neighbours mostly are of the same sequence, whose plan then is at hand.
     const uint32_t blocks = min(gridDim.x, items);
-    const uint32_t end = blocks == 0 ? 0 : (blockIdx.x + 1) * items / blocks;
-    uint32_t number = blocks == 0 ? 0 : blockIdx.x * items / blocks;
+    const uint32_t end = common(blocks == 0 ? 0 : (blockIdx.x + 1) * items / blocks);
+    uint32_t number = common(blocks == 0 ? 0 : blockIdx.x * items / blocks);
     Scan<LC> scan = {p, shared, this_lane<LC>(p.zero), false, false, NONE};
     Item item = common(item_of<LC>(p, number, end));
 #pragma unroll 1
     for (bool fetched = false; number < end; number++) {
         if (item.rows > 0) {
             if (!fetched) {
-                fetch_state<LC>(shared.slot, state_at<LC>(p, item), scan.lane);
+                fetch_state_from(scan, item, 0);
                 fetch_first(scan, item);
             }
             scan_item(scan, item, number + 1, end);

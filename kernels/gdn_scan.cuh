@@ -52,13 +52,13 @@ __device__ __forceinline__ uint32_t common(uint32_t value) {
     return __reduce_or_sync(~0u, value);
 }
 
-// x, but not before y[FROM .. TO] is there. The compiler else spends work that could fill a wait for
+// x, but not before y[FROM .. TO], every STEP'th, is there. The compiler else spends work that could fill a wait for
 // lanes in front of the wait.
-template <int FROM, int TO, int LC>
-__device__ __forceinline__ float behind(float x, const float (&y)[LC], const Lane& lane) {
+template <int FROM, int TO, int STEP = 1, int N>
+__device__ __forceinline__ float behind(float x, const float (&y)[N], const Lane& lane) {
     uint32_t any = __float_as_uint(y[FROM]);
 #pragma unroll
-    for (int c = FROM + 1; c < TO; c++) any |= __float_as_uint(y[c]);
+    for (int c = FROM + STEP; c < TO; c += STEP) any |= __float_as_uint(y[c]);
     return __uint_as_float(__float_as_uint(x) | (any & lane.zero));
 }
 
@@ -162,16 +162,21 @@ __device__ __forceinline__ void spread(float (&w)[LC]) {
     for (int c = 1; c < LC; c++) w[c] = from_lane(w[0], c * SHARE / LC);
 }
 
-// Takes rows 4 j .. 4 j + 4 of the key in, whose place those of the next key take.
+// Takes the key in, whose place that of the row at `next` takes piece by piece: the first half by
+// when the last piece is taken in.
 template <int LC>
 __device__ __forceinline__ void take_in(float (&s)[LC][LANE_ROWS], LaneVector& key,
-                                        const float (&w)[LC], int j, uint32_t next) {
+                                        const float (&w)[LC], uint32_t next, const Lane& lane) {
 #pragma unroll
-    for (int row = 4 * j; row < 4 * j + 4; row++) {
+    for (int j = 0; j < PIECES; j++) {
+        if (j == PIECES - 1) key[4 * j] = behind<0, LANE_ROWS / 2, 4>(key[4 * j], key, lane);
 #pragma unroll
-        for (int c = 0; c < LC; c++) s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
+        for (int row = 4 * j; row < 4 * j + 4; row++) {
+#pragma unroll
+            for (int c = 0; c < LC; c++) s[c][row] = __fmaf_rn(key[row], w[c], s[c][row]);
+        }
+        load_piece(key, next, j);
     }
-    load_piece(key, next, j);
 }
 
 // A row in shared memory as a lane reads it.
@@ -225,7 +230,7 @@ template <bool LEAF, int LC>
 __device__ __forceinline__ void visit(float (&s)[LC][LANE_ROWS], LaneVector& key,
                                       LaneVector& query, RowAt<LC> row, RowAt<LC> next,
                                       const Lane& lane, Output<LC>& output) {
-    const Scalars scalars = row.scalars(lane);
+    Scalars scalars = row.scalars(lane);
     const float value = row.value(lane);
     float d[LC], w[LC];
     Fold<LC> fold;
@@ -245,9 +250,11 @@ __device__ __forceinline__ void visit(float (&s)[LC][LANE_ROWS], LaneVector& key
         load_vector(key, next.key(lane));
     } else {
         spread<LC>(w);
-        decay_rows<0, LANE_ROWS, LC>(s, scalars.decay);
-#pragma unroll
-        for (int j = 0; j < PIECES; j++) take_in<LC>(s, key, w, j, next.key(lane));
+        decay_rows<0, 8, LC>(s, scalars.decay);
+        // The next query by now: loads at the end of a row would be waited for.
+        scalars.decay = behind<0, LANE_ROWS, 4>(scalars.decay, query, lane);
+        decay_rows<8, LANE_ROWS, LC>(s, scalars.decay);
+        take_in<LC>(s, key, w, next.key(lane), lane);
     }
     output.read = scalars.read;
     output.written = __fmul_rn(scalars.direct, w[0]);
@@ -272,8 +279,7 @@ __device__ __forceinline__ void advance(float (&s)[LC][LANE_ROWS], LaneVector& k
     w[0] = __fmaf_rn(-scalars.error, fold.get_second(d), value);
     spread<LC>(w);
     decay_rows<12, LANE_ROWS, LC>(s, scalars.decay);
-#pragma unroll
-    for (int j = 0; j < PIECES; j++) take_in<LC>(s, key, w, j, next.key(lane));
+    take_in<LC>(s, key, w, next.key(lane), lane);
 }
 
 // Address of piece j of column c, from the lane's first on, of the stored state of a block's columns,
@@ -282,21 +288,22 @@ __device__ __forceinline__ uint32_t piece_at(const Lane& lane, int c, int j) {
     return (lane.column + c) * (KEY_DIM / 4) + j * SHARE + lane.share;
 }
 
-// Starts to copy the lane's pieces of a stored state to a slot in shared memory.
+// Starts to copy share `turn` of eight of the lane's pieces of a stored state to a slot in shared
+// memory; nothing where `turn` is no such share. All at once would fill the queues to memory and
+// hold up the warp. Not by a branch, which would part what stands in front of it from what stands
+// behind it.
+constexpr uint32_t STATE_TURNS = 8;
 template <int LC>
-__device__ __forceinline__ void fetch_state(float4* slot, const float4* state, const Lane& lane) {
-    // What was read from the slot before is read.
-    asm volatile("" ::: "memory");
-    const uint32_t to = shared_address(slot + threadIdx.x);
+__device__ __forceinline__ void fetch_state(uint32_t slot, const float4* state, uint32_t turn,
+                                            const Lane& lane) {
+    constexpr uint32_t COUNT = LANE_PIECES<LC> / STATE_TURNS;
+    const uint32_t piece = turn * COUNT, to = slot + threadIdx.x * 16;
+    const float4* from = state + (piece_at(lane, 0, 0) + piece * SHARE);
 #pragma unroll
-    for (int c = 0; c < LC; c++) {
-#pragma unroll
-        for (int j = 0; j < PIECES; j++) {
-            copy16_async(to + ((c ^ lane.turn) * PIECES + j) * THREADS * 16,
-                         state + piece_at(lane, c, j));
-        }
+    for (uint32_t x = 0; x < COUNT; x++) {
+        const uint32_t place = (piece + x) ^ (lane.turn * PIECES);
+        copy16_async_if(to + place * THREADS * 16, from + x * SHARE, turn < STATE_TURNS);
     }
-    copy_commit();
 }
 
 // A state is written once in a step: kept out of the way of what caches can hold. Registers are
