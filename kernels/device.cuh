@@ -90,6 +90,12 @@ __device__ __forceinline__ float warp_max(float value) {
 // 1 / (1 + e^-x), as crates/ops/src/activation.rs.
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// x / (1 + e^-x), whose results all become bf16: the approximate exponential and division (relative
-// error about 2^-20) take a third of the instructions.
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+// x / (1 + e^-x), whose results all become bf16. The approximate power and inverse (relative error
+// about 2^-20) without denormals are five instructions; all the others together took four times
+// as long.
+__device__ __forceinline__ float silu(float x) {
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+    return x * inverse;
+}

@@ -105,6 +105,32 @@ __device__ __forceinline__ void copy_tile_to_cluster(uint32_t to, const TensorMa
         : "memory");
 }
 
+// ---- bulk tensor copies back to memory; three dimensions, in groups as one thread commits them ----
+
+// Makes this thread's stores to shared memory visible to the copy engine.
+__device__ __forceinline__ void copy_out_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void copy_tile_out(uint32_t from, const TensorMap& map, int x, int y,
+                                              int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
+            &map),
+        "r"(x), "r"(y), "r"(z), "r"(from)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_out_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until all but the last PENDING groups have been read from shared memory.
+template <int PENDING>
+__device__ __forceinline__ void copy_out_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
 // ---- stores to shared memory ----
 
 // Stores 8x8 matrices transposed. Lanes 8q to 8q + 7 give the addresses of the rows of stored
@@ -119,6 +145,10 @@ __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t a, uint32
     asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
                  "r"(b)
                  : "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
 }
 
 __device__ __forceinline__ uint4 load_shared16(uint32_t from) {
@@ -145,4 +175,12 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
 // Barrier of 128 threads; 0 is that of the whole block.
 __device__ __forceinline__ void warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
+
+// A barrier of 128 threads that go on at once and a warp that waits for them.
+__device__ __forceinline__ void warpgroup_arrive(int barrier) {
+    asm volatile("bar.arrive %0, 160;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void warpgroup_await(int barrier) {
+    asm volatile("bar.sync %0, 160;" ::"r"(barrier) : "memory");
 }

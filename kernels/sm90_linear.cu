@@ -115,6 +115,7 @@ __device__ void consume(const WideParams& p, const WideRing<T>& ring, const Wide
     typename T::Sums sums;
     for (int number = 0; number < share.pieces; number++) {
         const WidePiece piece = share.piece(number);
+        t.slice = piece.slice;
         t.row = piece.row_tile * T::ROWS;
         t.output = (T::CLUSTER * piece.tile + rank) * T::OUTPUTS + t.consumer * 64;
         if (piece.starts_unit) {
@@ -126,11 +127,13 @@ __device__ void consume(const WideParams& p, const WideRing<T>& ring, const Wide
         const int chunks = piece.end - piece.begin;
         if (chunks > 0) multiply<T>(ring, slot, chunks, t, sums);
         if (piece.ends_unit) {
-            store_sums<T>(p, piece.slice, t, ring.staging(t.consumer), sums);
+            store_sums<T>(p, t, ring.staging(t.consumer), sums);
         } else {
             hand_over<T>(p, t, sums);
         }
     }
+    // Shared memory stays until it has been read; the end of the kernel waits for the writes.
+    if (T::BULK && t.thread == 0) copy_out_wait_read<0>();
 }
 
 template <class T>
@@ -154,6 +157,9 @@ __device__ __forceinline__ void wide_linear(const WideParams& p) {
         produce<T>(p, ring, share, cluster_rank());
     } else {
         pdl_wait();
+        // Of the shares' pieces only the first can end before its unit.
+        const bool teller = threadIdx.x >= T::CONSUMER_THREADS + 32;
+        if (teller && !share.piece(0).ends_unit) announce<T>();
     }
     __syncwarp();
     // A block's barriers outlive the other's arrivals.

@@ -13,6 +13,14 @@ __device__ __forceinline__ float4* carry_of(const WideParams& p, int block, cons
            t.consumer * 128 + t.thread;
 }
 
+// Lets the next block take over what this consumer left.
+__device__ __forceinline__ void tell(int consumer) {
+    store_release(wide_ready + blockIdx.x * CONSUMERS_MAX + consumer, 1);
+}
+
+// After the barrier of the block and those of the consumers.
+__device__ __forceinline__ int handed_barrier(int consumer) { return 1 + CONSUMERS_MAX + consumer; }
+
 template <class T>
 __device__ __forceinline__ void hand_over(const WideParams& p, const WideTarget& t,
                                           const typename T::Sums& sums) {
@@ -21,8 +29,23 @@ __device__ __forceinline__ void hand_over(const WideParams& p, const WideTarget&
     for (int i = 0; i < T::ROWS / 2; i += 4, to += T::CONSUMER_THREADS) {
         __stcg(to, make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
     }
-    consumer_sync(t);
-    if (t.thread == 0) store_release(wide_ready + blockIdx.x * CONSUMERS_MAX + t.consumer, 1);
+    if (T::BULK) {
+        warpgroup_arrive(handed_barrier(t.consumer));
+    } else {
+        consumer_sync(t);
+        if (t.thread == 0) tell(t.consumer);
+    }
+}
+
+// Tells when the consumers have handed over, since a release waits for all their stores to land;
+// they go on meanwhile. For a whole warp, once, in a block that hands over.
+template <class T>
+__device__ __forceinline__ void announce() {
+#pragma unroll
+    for (int consumer = 0; consumer < T::CONSUMERS; consumer++) {
+        warpgroup_await(handed_barrier(consumer));
+        if (threadIdx.x % 32 == 0) tell(consumer);
+    }
 }
 
 // `giver` is the block that handed over. The flag is left as it was before the launch.

@@ -18,6 +18,7 @@ enum WideOutput : uint32_t {
 struct WideParams {
     TensorMap weight;      // [outputs, columns], tiles of a block's weight rows by 64 columns
     TensorMap x;           // [rows, columns], tiles of a block's part of a row tile by 64 columns
+    TensorMap target;      // out [slices, rows, outputs]; see WideTile for the size of its tiles
     const uint32_t* live;  // rows to store
     void* out;
     float4* carry;       // accumulators handed over: [block][value / 4][consumer thread]
@@ -32,6 +33,7 @@ struct WideParams {
     uint32_t slices;   // of K, 1 or 4
     uint32_t cuts[5];  // first chunk of each slice, then the end
     WideOutput output;
+    uint32_t bulk;  // whether `target` is there: rows of out start and end at multiples of 16 bytes
 };
 
 constexpr int CHUNK_BYTES = 128;   // 64 columns of bf16
@@ -46,20 +48,29 @@ struct WideTile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int CLUSTER = CLUSTER_;
     static constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
-    static constexpr int THREADS = CONSUMER_THREADS + 32;  // and a warp that fills the ring
+    // Whether results leave by the copy engine and hand-overs are told by a warp of their own,
+    // while the consumers go on: with few rows it is the weights that everything waits for.
+    static constexpr bool BULK = ROWS >= 192;
+    // And a warp that fills the ring.
+    static constexpr int THREADS = CONSUMER_THREADS + (BULK ? 64 : 32);
     static constexpr int OUTPUTS = 64 * CONSUMERS;
     static constexpr int WEIGHT_BYTES = OUTPUTS * CHUNK_BYTES;
     static constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * CHUNK_BYTES;
-    // Rows by 64 outputs that a consumer stages at a time.
+    // Rows by 64 f32, and by 64 bf16 (32 after the activation), that a consumer stores at a time.
+    // Bulk copies take parts from two buffers in turn, f32 in tiles of 32 outputs; else bf16 is
+    // staged and f32 stored from registers. Also in crates/ops/src/cuda/linear/wide_plan.rs.
+    static constexpr int PART_ROWS = BULK ? (ROWS == 256 ? 32 : 16) : ROWS;
     static constexpr int STAGED_ROWS = ROWS % 64 == 0 ? 64 : ROWS % 48 == 0 ? 48 : 32;
-    static constexpr int STAGING_BYTES = STAGED_ROWS * 128;
+    static constexpr int PART_ROWS_BF16 = BULK ? 2 * PART_ROWS : STAGED_ROWS;
+    static constexpr int PART_BYTES = PART_ROWS_BF16 * 128;
+    static constexpr int STAGING_BYTES = BULK ? 2 * PART_BYTES : PART_BYTES;
     // The ring is aligned to 1,024 bytes.
     static constexpr int RING_BYTES = SHARED_BYTES - 1024 - CONSUMERS * STAGING_BYTES;
     static constexpr int STAGES = RING_BYTES / (STAGE_BYTES + BARRIER_BYTES);
     // Chunks that may still multiply when a consumer gives the one before them back: few rows wait
     // for memory, and their chunks go back at once.
     static constexpr int PENDING = ROWS > 64 ? 1 : 0;
-    static_assert(STAGES >= 3 && ROWS % STAGED_ROWS == 0 && STAGE_BYTES % 1024 == 0);
+    static_assert(STAGES >= 3 && ROWS % PART_ROWS_BF16 == 0 && STAGE_BYTES % 1024 == 0);
 
     using Sums = float[ROWS / 2];
 };

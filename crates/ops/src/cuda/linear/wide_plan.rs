@@ -34,6 +34,8 @@ pub(super) struct WideKernel {
     pub(super) weight_rows: usize,
     /// Rows of x that one copy fetches.
     pub(super) x_rows: usize,
+    /// Rows of f32 and of bf16 results that one copy stores, where the copy engine does.
+    pub(super) part_rows: Option<[usize; 2]>,
 }
 
 /// One instance of the template in `kernels/wide_params.cuh`.
@@ -76,6 +78,8 @@ const CHUNK_COLUMNS: usize = 64;
 const SHARED_BYTES: u32 = 227 << 10;
 /// Blocks that `kernels/wide_carry.cuh` has flags for.
 const BLOCKS_MAX: usize = 256;
+/// Rows from which on the copy engine stores results.
+const BULK_ROWS: usize = 192;
 /// Rows of the largest tile.
 const TILE_ROWS_MAX: usize = 256;
 
@@ -131,6 +135,12 @@ pub(super) fn wide_plan(
 }
 
 impl Tile {
+    /// Rows of f32 and of bf16 results that the copy engine stores together, where it does.
+    fn part_rows(&self) -> Option<[usize; 2]> {
+        let rows = if self.rows == TILE_ROWS_MAX { 32 } else { 16 };
+        (self.rows >= BULK_ROWS).then_some([rows, 2 * rows])
+    }
+
     /// The division and the clocks of the busiest block; `None` where shares cannot be cut evenly.
     fn divide(
         &self,
@@ -175,6 +185,7 @@ impl Tile {
             + share_units * STORE_A_ROW * self.rows
             + carry;
         let clusters = if split { shares * row_tiles } else { shares };
+        let spare = if self.rows >= BULK_ROWS { 64 } else { 32 };
         let kernel = WideKernel {
             entry: Entry {
                 module: "sm90_linear",
@@ -182,7 +193,7 @@ impl Tile {
             },
             grid: Grid {
                 blocks: [(clusters * self.cluster) as u32, 1, 1],
-                threads: 128 * self.consumers as u32 + 32,
+                threads: 128 * self.consumers as u32 + spare,
                 shared: SHARED_BYTES,
             },
             division: Division {
@@ -196,6 +207,7 @@ impl Tile {
             },
             weight_rows: block_outputs,
             x_rows: self.rows / self.cluster,
+            part_rows: self.part_rows(),
         };
         Some((kernel, work))
     }
