@@ -159,12 +159,12 @@ __device__ __forceinline__ void store_f32_rows(const WideParams& p, const WideTa
     }
 }
 
-// As store_f32, added to what is there; the values of four pieces are read before any is written,
+// As store_f32, added to what is there; the values of two pieces are read before any is written,
 // since memory answers late.
 template <class T>
 __device__ __forceinline__ void add_f32(float* out, const WideTarget& t,
                                         const float (&d)[T::ROWS / 2]) {
-    constexpr int PIECES = 4;
+    constexpr int PIECES = 2;
     const int lane = t.thread % 32, row = t.row + 2 * (lane % 4);
     const int output = t.output + t.thread / 32 * 16 + lane / 4;
     const bool low = output < t.outputs_end, high = output + 8 < t.outputs_end;
