@@ -24,7 +24,7 @@ fn root(path: &str) -> PathBuf {
 /// The GPU, if the tests are to run there.
 fn gpu() -> Option<Cuda> {
     match env::var("SPINNEY_TEST_DEVICE").as_deref() {
-        Ok("cuda") => Some(Cuda::open(0).expect("SPINNEY_TEST_DEVICE=cuda needs a GPU")),
+        Ok("cuda") => (Cuda::open(0).map(Some)).expect("SPINNEY_TEST_DEVICE=cuda needs a GPU"),
         Err(VarError::NotPresent) => None,
         other => panic!("SPINNEY_TEST_DEVICE is {other:?}; it can be cuda"),
     }
