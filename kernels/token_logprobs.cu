@@ -33,14 +33,14 @@ __device__ __forceinline__ const float* token_row(const TokenLogprobsParams& p, 
     return p.logits + row * p.slots.vocab_rows;
 }
 
-// One block for each segment (x) of the rows of a sequence (y).
+// One block for each segment (x) of every gridDim.z-th token of a sequence (y).
 extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 2) token_logprobs_segments(
     const __grid_constant__ TokenLogprobsParams p) {
     __shared__ SegmentShared shared;
     pdl_launch();
     pdl_wait();
     const uint32_t sequence = blockIdx.y, wanted = wanted_tokens(p, sequence);
-    for (uint32_t token = 0; token < wanted; ++token) {
+    for (uint32_t token = blockIdx.z; token < wanted; token += gridDim.z) {
         const uint32_t entry = sequence * EMIT_MAX + token;
         static_assert(TOP_LOGPROBS_MAX <= 2 * SEGMENT_WARPS, "two of each warp are enough");
         write_part<2>(p.parts, entry, token_row(p, sequence, entry), p.slots.vocab_rows,

@@ -54,8 +54,10 @@ pub(super) fn token_logprobs(cuda: &Cuda, op: TokenLogprobs<'_, Cuda>) -> Result
         top_ids: op.top_ids.range(0, entries * TOP_LOGPROBS_MAX),
         top_logprobs: op.top_logprobs.range(0, entries * TOP_LOGPROBS_MAX),
     };
+    // Few sequences leave room for more tokens at once.
+    let together = EMIT_MAX.div_ceil(sequences.max(1)).min(8);
     let segments = Grid {
-        blocks: [params.parts.segments, sequences as u32, 1],
+        blocks: [params.parts.segments, sequences as u32, together as u32],
         threads: SEGMENT_THREADS,
         shared: 0,
     };
