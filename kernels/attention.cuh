@@ -95,25 +95,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
-// Two f32 to bf16, `low` in the low half.
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
-__device__ __forceinline__ float low_bf16(uint32_t packed) { return __uint_as_float(packed << 16); }
-__device__ __forceinline__ float high_bf16(uint32_t packed) {
-    return __uint_as_float(packed & 0xffff0000u);
-}
-
-// An 8 x 8 matrix of 16-bit values, transposed between the lanes.
-__device__ __forceinline__ uint32_t transpose(uint32_t matrix) {
-    uint32_t transposed;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
-    return transposed;
-}
-
 // 1 / sqrt(DIM) in the exponent of 2.
 template <class S>
 __device__ constexpr float score_scale() {

@@ -3,8 +3,8 @@
 #include "attention.cuh"
 #include "attention_splits.cuh"
 
-// Most pieces of a context of 262,144 tokens and a tree behind it.
-constexpr uint32_t SPLITS_MAX = 224;
+// Most pieces of a context of 2^20 tokens and a tree behind it.
+constexpr uint32_t SPLITS_MAX = 608;
 constexpr uint32_t MERGE_THREADS = 128;
 
 // Per piece, row and query head: `out` [DIM] values relative to the piece's maximum, `sums` [2]

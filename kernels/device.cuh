@@ -7,8 +7,9 @@ using bf16 = __nv_bfloat16;
 
 // Programmatic dependent launch (sm_90 and later). A kernel may start while the one in front of it
 // still runs; pdl_wait returns once all earlier kernels have ended and what they wrote is visible.
-// Every thread of every kernel calls it before it touches anything but constants, early exits
-// included: the chain of waits is what orders kernels that are not neighbours.
+// Nothing is touched before it but constants, tables that the host filled and what earlier steps
+// left; block 0 of every kernel calls it: the chain of waits is what orders kernels that are not
+// neighbours.
 __device__ __forceinline__ void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -59,6 +60,25 @@ __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&r)[4], uint
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared));
+}
+
+// Two f32 to a pair of bf16, `low` in the low half.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The two values of a pair.
+__device__ __forceinline__ float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_bf16(uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+// An 8 x 8 matrix of 16-bit values, transposed between the lanes.
+__device__ __forceinline__ uint32_t transpose(uint32_t matrix) {
+    uint32_t transposed;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+    return transposed;
 }
 
 // c[16 x 8] += a[16 x 16] b[16 x 8]. Lane l holds rows l / 4 (c[0], c[1]) and l / 4 + 8 (c[2],

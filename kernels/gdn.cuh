@@ -34,17 +34,6 @@ __device__ __forceinline__ uint32_t channels(const GdnSizes& sizes) {
     return 2 * key_width(sizes) + value_width(sizes);
 }
 
-// The two values of a pair of bf16.
-__device__ __forceinline__ float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_bf16(uint32_t pair) {
-    return __uint_as_float(pair & 0xffff0000u);
-}
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 __device__ __forceinline__ void unpack_bf16(float (&values)[8], uint4 packed) {
     values[0] = low_bf16(packed.x);
     values[1] = high_bf16(packed.x);

@@ -248,14 +248,6 @@ __device__ __forceinline__ void attend_and_write(Rows& out, State& s, Rows& n, c
     }
 }
 
-__device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
-    uint32_t transposed;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
-                 : "=r"(transposed)
-                 : "r"(pair));
-    return transposed;
-}
-
 __device__ __forceinline__ void store_rows(const GdnChunkParams& p, const Item& item,
                                            const Place& place, const Rows& out) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = value_width(p.sizes);
@@ -264,8 +256,8 @@ __device__ __forceinline__ void store_rows(const GdnChunkParams& p, const Item& 
     const bool whole = is_whole(place);
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
-        const uint32_t left = transpose_8x8(pack_bf16(out[n][0], out[n][1]));
-        const uint32_t right = transpose_8x8(pack_bf16(out[n][2], out[n][3]));
+        const uint32_t left = transpose(pack_bf16(out[n][0], out[n][1]));
+        const uint32_t right = transpose(pack_bf16(out[n][2], out[n][3]));
         if (whole || holds(place, 8 * n + lane / 4)) {
             uint32_t* at = reinterpret_cast<uint32_t*>(p.out + (to + 8 * n * stride));
             at[0] = left;

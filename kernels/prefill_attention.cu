@@ -154,11 +154,12 @@ __device__ __forceinline__ void store_outputs(const PrefillAttentionParams& p, c
         for (uint32_t i = 0; i < 2 * S::STRIPS; ++i) {
             const float* c = &running.out[i / 2][n][2 * (i % 2)];
             const float2 value = transpose(c[0], c[1]);
-            if (!live) continue;
-            const __nv_bfloat162 g = *reinterpret_cast<const __nv_bfloat162*>(gate + 8 * i);
-            *reinterpret_cast<__nv_bfloat162*>(out + 8 * i) = __floats2bfloat162_rn(
-                __fmul_rn(__fmul_rn(value.x, inverse), sigmoid(__low2float(g))),
-                __fmul_rn(__fmul_rn(value.y, inverse), sigmoid(__high2float(g))));
+            if (live) {
+                const __nv_bfloat162 g = *reinterpret_cast<const __nv_bfloat162*>(gate + 8 * i);
+                *reinterpret_cast<__nv_bfloat162*>(out + 8 * i) = __floats2bfloat162_rn(
+                    __fmul_rn(__fmul_rn(value.x, inverse), sigmoid(__low2float(g))),
+                    __fmul_rn(__fmul_rn(value.y, inverse), sigmoid(__high2float(g))));
+            }
         }
     }
 }

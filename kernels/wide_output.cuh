@@ -20,11 +20,6 @@ __device__ __forceinline__ void consumer_sync(const WideTarget& t) {
     warpgroup_sync(1 + t.consumer);
 }
 
-__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-}
-
 // Eight neighbouring outputs, or the `count` that exist.
 __device__ __forceinline__ void store_eight(bf16* out, uint4 values, int count, bool aligned) {
     if (aligned && count >= 8) {
@@ -111,8 +106,8 @@ __device__ __forceinline__ void store_bf16(const WideParams& p, const WideTarget
 #pragma unroll
         for (int i = 0; i < T::PART_ROWS_BF16; i += 16) {
             const float* v = d + (row + i) / 2;
-            store_transposed(buffer + at + i * 128, bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]),
-                             bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));
+            store_transposed(buffer + at + i * 128, pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]),
+                             pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
         }
         store_part<T, T::PART_ROWS_BF16, 8>(p, t, buffer, row);
     }
@@ -131,8 +126,8 @@ __device__ __forceinline__ void store_swiglu(const WideParams& p, const WideTarg
         for (int i = 0; i < T::PART_ROWS_BF16; i += 16) {
             const float* v = d + (row + i) / 2;
             store_transposed(buffer + at + i * 64,
-                             bf16_pair(silu(v[0]) * v[2], silu(v[1]) * v[3]),
-                             bf16_pair(silu(v[4]) * v[6], silu(v[5]) * v[7]));
+                             pack_bf16(silu(v[0]) * v[2], silu(v[1]) * v[3]),
+                             pack_bf16(silu(v[4]) * v[6], silu(v[5]) * v[7]));
         }
         store_part<T, T::PART_ROWS_BF16, 4>(p, t, buffer, row);
     }

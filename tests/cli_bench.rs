@@ -37,7 +37,7 @@ fn steps_are_timed_as_a_table_and_as_an_object() {
     let svg = pair.path("step.svg");
     let svg_flag = format!("--svg={}", svg.display());
     let args = [
-        "--contexts=40,420",
+        "--contexts=40,380",
         "--batches=1,2",
         "--shapes=plain,chain-3,tree-15",
         "--prefills=100",
@@ -70,7 +70,7 @@ fn steps_are_timed_as_a_table_and_as_an_object() {
     for text in [
         "milliseconds per step",
         "tokens per second",
-        "batch 2, context 420, chain",
+        "batch 2, context 380, chain",
     ] {
         assert!(svg.contains(text), "{text}");
     }
@@ -243,7 +243,7 @@ fn what_cannot_be_measured_is_refused() {
         finish(run)
     };
     let step = ["--contexts=600", "--shapes=plain"];
-    spinney(&bench("step", &folders, &step)).refused(2, &["a context of 600 tokens", "1 to 49"]);
+    spinney(&bench("step", &folders, &step)).refused(2, &["a context of 600 tokens", "1 to 505"]);
     decode(&["--modes=tree-64"]).refused(2, &["tree-63"]);
     decode(&["--prompt-file=/nowhere"]).refused(2, &["/nowhere"]);
     decode(&["--modes=linear-15", "--prompt=a"]).refused(2, &["chain-15", "at most 7"]);

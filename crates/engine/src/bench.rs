@@ -14,6 +14,10 @@ use crate::shape;
 use crate::start::{Configurations, Place, sources};
 use crate::{EngineConfig, EngineError, LoadSpec};
 
+/// Steps that the times on the device take at least: a first whole one, one that is recorded, one
+/// that is timed, and as many commits.
+const STEPS_LEAST: usize = 6;
+
 /// What is timed.
 #[derive(Clone, Debug)]
 pub struct StepBench {
@@ -55,11 +59,11 @@ pub struct StepTimes {
 }
 
 impl StepBench {
-    /// Whether the runner's context holds every case and the rows of a step behind it.
+    /// Whether the runner's context holds every case and the steps behind it.
     fn check(&self, runner: &RunnerConfig) -> Result<(), EngineError> {
-        let most = runner
-            .context_max
-            .saturating_sub(runner.tree_rows_max + EMIT_MAX);
+        let rows = runner.tree_rows_max;
+        let behind = rows + STEPS_LEAST * rows.min(EMIT_MAX);
+        let most = runner.context_max.saturating_sub(behind);
         let cases = self.contexts.iter().chain(&self.prefills);
         match cases
             .into_iter()
@@ -309,7 +313,8 @@ impl<B: Backend> Bench<'_, B> {
         Ok(self.runner.backend().wait()?)
     }
 
-    /// Whole steps and commits each emit up to [`EMIT_MAX`] tokens, in two runs more than this.
+    /// Whole steps and commits each emit up to [`EMIT_MAX`] tokens, in two runs more than this:
+    /// [`STEPS_LEAST`] steps for a repeat of one.
     fn device_repeats(&self, context: usize) -> usize {
         let config = self.runner.config();
         let room = config.context_max - config.tree_rows_max - context;

@@ -57,7 +57,8 @@ pub(crate) fn resolve<B: Backend>(
     let memory = backend.memory().map_err(ModelError::Ops)?;
     let room = memory.filter(|_| B::OWN_MEMORY);
     let per_page = |runner: &RunnerConfig| page_bytes(backend, target, drafter, runner);
-    settings.size_pool(config, target.context_max, |runner| {
+    let context_max = target.context_max.min(B::CONTEXT_MAX);
+    settings.size_pool(config, context_max, |runner| {
         Some(pages_in(room?, config.memory_fraction, per_page(runner)))
     })?;
     let runner = &settings.runner;

@@ -66,6 +66,9 @@ pub trait Backend: Sized + 'static {
     /// The memory is the device's own: what is free is there to be used.
     const OWN_MEMORY: bool;
 
+    /// Tokens of the longest context that its ops take.
+    const CONTEXT_MAX: usize;
+
     /// Device name for people.
     fn name(&self) -> String;
 

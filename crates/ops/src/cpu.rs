@@ -48,6 +48,7 @@ impl Backend for Cpu {
 
     const DTYPE: Dtype = Dtype::F32;
     const OWN_MEMORY: bool = false;
+    const CONTEXT_MAX: usize = usize::MAX;
 
     fn name(&self) -> String {
         "cpu".into()

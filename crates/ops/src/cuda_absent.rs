@@ -35,6 +35,7 @@ impl Backend for Cuda {
 
     const DTYPE: Dtype = Dtype::Bf16;
     const OWN_MEMORY: bool = true;
+    const CONTEXT_MAX: usize = usize::MAX;
 
     fn name(&self) -> String {
         match *self {}

@@ -20,7 +20,7 @@ pub struct LinearSwiglu<'a, B: Backend> {
     pub x: &'a B::Buf<B::Act>,
     /// `[2 * intermediate, inputs]`, interleaved.
     pub weight: &'a Tensor<B>,
-    /// `[rows, 2 * intermediate]` scratch; its contents mean nothing afterwards.
+    /// `[rows, 2 * intermediate]` scratch, at least two rows; its contents mean nothing afterwards.
     pub gate_up: &'a mut B::Buf<B::Act>,
     /// `[rows, intermediate]`.
     pub out: &'a mut B::Buf<B::Act>,

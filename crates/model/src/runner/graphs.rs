@@ -66,9 +66,10 @@ impl<G> Graphs<G> {
         self.prepared.retain(|prepared| *prepared != key);
     }
 
-    /// Forgets all recordings. What was prepared still is.
+    /// Forgets all recordings, and what was prepared: steps may have other ops from now on.
     pub(super) fn clear(&mut self) {
         self.recorded.clear();
+        self.prepared.clear();
     }
 }
 
@@ -88,7 +89,7 @@ impl<B: Backend> Runner<B> {
         if !self.config.graphs {
             return Ok(false);
         }
-        if !self.graphs.has(key) {
+        if !self.graphs.has(key) && !self.graphs.is_full() {
             let backend = Rc::clone(&self.backend);
             let graph = backend.record(&mut || self.enqueue(key, &mut PartClock::start()))?;
             self.graphs.keep(key, graph);
@@ -103,7 +104,11 @@ impl<B: Backend> Runner<B> {
             return Ok(false);
         }
         if self.graphs.find(key).is_none() && self.graphs.is_due(key) {
-            self.record_step(key)?;
+            // Nothing ran, and the step can still be enqueued op by op.
+            if let Err(error) = self.record_step(key) {
+                tracing::warn!(%error, "a step was not recorded; steps run op by op from now on");
+                self.graphs.able = false;
+            }
         }
         if let Some(graph) = self.graphs.find(key) {
             return self.backend.launch(graph).map(|()| true);

@@ -42,7 +42,8 @@ pub(super) struct Product<'a> {
     pub(super) out_row: usize,
     /// Bytes of scratch that the caller uses itself; what lies behind is the product's.
     pub(super) scratch_used: usize,
-    /// Memory for `[rows, weight.rows]` bf16 values that [`Store::Swiglu`] may use, and its bytes.
+    /// Memory that [`Store::Swiglu`] may use, and its bytes: at least `[rows, weight.rows]` of bf16
+    /// and one such row of f32.
     pub(super) room: (DevicePtr, usize),
 }
 

@@ -18,7 +18,7 @@ pub(super) fn linear_swiglu(cuda: &Cuda, op: LinearSwiglu<'_, Cuda>) -> Result<(
             outputs / 2
         )));
     }
-    let (intermediate, values) = (outputs / 2, op.rows.capacity * outputs);
+    let intermediate = outputs / 2;
     let product = Product {
         rows: op.rows,
         x: op.x,
@@ -28,7 +28,11 @@ pub(super) fn linear_swiglu(cuda: &Cuda, op: LinearSwiglu<'_, Cuda>) -> Result<(
         out: op.out.range(0, op.rows.capacity * intermediate),
         out_row: intermediate,
         scratch_used: 0,
-        room: (op.gate_up.range(0, values), values * size_of::<bf16>()),
+        // All of it: a route that keeps gates and ups in f32 takes two rows' place for one.
+        room: (
+            op.gate_up.range(0, op.gate_up.len()),
+            op.gate_up.len() * size_of::<bf16>(),
+        ),
     };
     product.enqueue(cuda, &Limits::of(cuda)?)
 }

@@ -23,6 +23,7 @@ impl Backend for Cuda {
 
     const DTYPE: Dtype = Dtype::Bf16;
     const OWN_MEMORY: bool = true;
+    const CONTEXT_MAX: usize = super::splits::CONTEXT_MAX;
 
     fn name(&self) -> String {
         self.device_name()

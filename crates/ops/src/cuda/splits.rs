@@ -42,7 +42,10 @@ const STRETCHES: [Stretch; 5] = [
 ];
 
 /// `SPLITS_MAX` of kernels/attention_partial.cuh.
-const SPLITS_MAX: usize = 224;
+const SPLITS_MAX: usize = 608;
+
+/// Tokens of the longest context that is served.
+pub(super) const CONTEXT_MAX: usize = 1 << 20;
 
 /// Pieces of `tokens` positions.
 ///
@@ -145,6 +148,7 @@ mod tests {
             (8193, 41),
             (65_537, 121),
             (262_144 + 64, 217),
+            (CONTEXT_MAX + 2 * TREE_ROWS_MAX + EMIT_MAX, 601),
         ] {
             assert_eq!(splits(tokens), pieces, "{tokens} tokens");
         }

@@ -125,7 +125,7 @@ impl<'a> Problem<'a> {
         let mut x = put(cuda, &vec![bf16::NAN; capacity * self.columns]);
         cuda.upload(&self.x[..live * self.columns], &mut x, 0)
             .unwrap();
-        let room = poisoned::<bf16>(cuda, capacity * self.outputs);
+        let room = poisoned::<bf16>(cuda, (capacity + 1) * self.outputs);
         let product = |store, out, out_row| {
             let product = Product {
                 rows,

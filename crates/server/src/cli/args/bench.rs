@@ -25,7 +25,8 @@ pub enum BenchCommand {
 #[derive(Args, Clone, Debug)]
 pub struct StepBenchArgs {
     /// Committed tokens of every sequence before the first step
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "512")]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "512",
+          value_parser = |text: &str| number(text, 1, 1 << 24))]
     pub contexts: Vec<usize>,
 
     /// Sequences at once
@@ -39,7 +40,8 @@ pub struct StepBenchArgs {
     pub shapes: Vec<Shape>,
 
     /// Lengths of prompts whose prefill is timed
-    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N", value_delimiter = ',',
+          value_parser = |text: &str| number(text, 1, 1 << 24))]
     pub prefills: Vec<usize>,
 
     /// Timed steps per case

@@ -114,7 +114,9 @@ fn modes(args: &DecodeBenchArgs, drafter: bool) -> Result<Vec<DecodeMode>, Failu
     let mut modes: Vec<DecodeMode> = Vec::new();
     for &mode in &args.modes {
         let possible = drafter || mode == DecodeMode::Plain;
-        if possible && !modes.contains(&mode) {
+        if !possible {
+            eprintln!("{mode:?} is left out: it needs a drafter (--speculative-draft-model-path)");
+        } else if !modes.contains(&mode) {
             modes.push(mode);
         }
     }
