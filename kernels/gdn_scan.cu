@@ -354,9 +354,10 @@ __device__ __forceinline__ void prepare(Scan<TREE, LC>& scan, float (&s)[LC][LAN
                                         const Item& item) {
     Shared<LC>& shared = scan.shared;
     const uint32_t early = common(!scan.waited), pending = common(item.pending);
-    if (pending > 0) land(shared.rows, shared.raw, pending);
-    else copy_wait_all();
-    restore<LC>(s, shared.slot);
+    if (pending > 0) {
+        land(shared.rows, shared.raw, pending);
+        restore<LC>(s, shared.slot);
+    }
 #pragma unroll 1
     for (uint32_t turn = 0; turn < 2; turn++) {
         if (turn != early) {
@@ -384,6 +385,8 @@ __device__ __forceinline__ void scan_item(Scan<TREE, LC>& scan, const Item& item
     for (uint32_t first = 0; first < item.rows; first += CHUNK) {
         const uint32_t rows = min(item.rows - first, CHUNK);
         land(shared.rows, shared.raw, rows);
+        // Without rows to replay the state has come together with the item's own rows.
+        if (first == 0 && item.pending == 0) restore<LC>(s, shared.slot);
         if (first + CHUNK < item.rows) fetch_nodes(scan, item, first + CHUNK);
         else fetch_first(scan, shared.next);
         visit_rows(scan, s, first, rows,
