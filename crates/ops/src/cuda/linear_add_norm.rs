@@ -22,6 +22,9 @@ const THREADS: u32 = 640;
 /// Vectors per thread of a kernel, and its name.
 const ADD_NORM: [(usize, &str); 2] = [(1, "add_norm_1"), (2, "add_norm_2")];
 
+/// Values of the longest residual stream.
+pub(super) const DIM_MAX: usize = ADD_NORM[ADD_NORM.len() - 1].0 * VECTOR * THREADS as usize;
+
 /// The kernel for rows of `dim` values.
 fn add_norm(dim: usize) -> Result<Entry, OpsError> {
     let held = |vectors: usize| vectors * VECTOR * THREADS as usize;
@@ -32,9 +35,8 @@ fn add_norm(dim: usize) -> Result<Entry, OpsError> {
             name,
         }),
         _ => Err(OpsError::Device(format!(
-            "a residual stream on CUDA has a multiple of {VECTOR} values and at most {}, this one \
-             has {dim}",
-            held(ADD_NORM[ADD_NORM.len() - 1].0)
+            "a residual stream on CUDA has a multiple of {VECTOR} values and at most {DIM_MAX}, this \
+             one has {dim}"
         ))),
     }
 }
