@@ -7,7 +7,7 @@ use model::{
     AcceptanceLaw, Chunk, DeviceTimes, DrafterConfig, LoadProgress, ModelConfig, ModelError,
     Runner, RunnerConfig, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepTraffic,
 };
-use ops::{Backend, EMIT_MAX};
+use ops::{Backend, EMIT_MAX, ROW_BUCKETS};
 
 use crate::kv_pool::{BlockTable, KvPool};
 use crate::shape;
@@ -126,6 +126,9 @@ pub enum Measured {
     Step(StepTimes),
 }
 
+/// Rows of the largest step; cases of more are passed over.
+pub const STEP_ROWS_MAX: usize = ROW_BUCKETS[ROW_BUCKETS.len() - 1];
+
 /// Tokens that every case should have room for behind its context, for its steps on the device.
 pub const SLACK_TOKENS: usize = 2048;
 /// Bytes of the copy that serves as ruler.
@@ -235,7 +238,7 @@ impl<B: Backend> Bench<'_, B> {
         for &context in &bench.contexts {
             for &batch in &bench.batches {
                 for &shape in &bench.shapes {
-                    if batch * shape.rows() > ops::ROW_BUCKETS[ops::ROW_BUCKETS.len() - 1] {
+                    if batch * shape.rows() > STEP_ROWS_MAX {
                         continue;
                     }
                     let times = self.time_case(batch, context, shape)?;

@@ -24,7 +24,8 @@ mod timing_table;
 mod warm_up;
 
 pub use bench::{
-    LoadedModel, Measured, PrefillTime, SLACK_TOKENS, StepBench, StepTimes, time_steps,
+    LoadedModel, Measured, PrefillTime, SLACK_TOKENS, STEP_ROWS_MAX, StepBench, StepTimes,
+    time_steps,
 };
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;

@@ -2,10 +2,10 @@
 
 use super::Cuda;
 use super::buf::DevicePtr;
-use super::kernel::{Entry, Grid};
-use super::splits::{PartialSize, Partials};
+use super::kernel::Entry;
+use super::splits::{PartialSize, Partials, Pieces};
 use super::tables::{BatchTable, KvTable, SlotTable};
-use super::tree_attention::{MERGE_THREADS, exchange_bytes};
+use super::tree_attention::exchange_bytes;
 use crate::{BlockMask, DraftAttention, EMIT_MAX, OpsError};
 
 /// Values per head.
@@ -91,20 +91,13 @@ pub(super) fn draft_attention(cuda: &Cuda, op: DraftAttention<'_, Cuda>) -> Resu
     // A block of 16 rows under one KV head, as far as the largest kernel goes.
     let needed = rows.min(EMIT_MAX) * op.heads / kv_heads;
     let (block_rows, threads, kernel) = KERNELS[usize::from(needed > KERNELS[0].0)];
-    let mut grid = Grid {
-        blocks: [1, 1, 1],
+    let pieces = Pieces {
+        kernel,
         threads,
-        shared: shared_bytes(block_rows, op.batch.sequences_max) as u32,
+        shared_bytes: shared_bytes(block_rows, op.batch.sequences_max),
+        merge: MERGE,
     };
-    grid.blocks[0] = cuda.resident_blocks(&kernel, grid)? * cuda.multiprocessors();
     // SAFETY: mirrors the struct in kernels/draft_attention.cu; buffers hold `rows` rows, the
     // scratch one part per piece, row and head.
-    unsafe { cuda.run(&kernel, grid, params) }?;
-    let grid = Grid {
-        blocks: [op.heads as u32, rows as u32, 1],
-        threads: MERGE_THREADS,
-        shared: 0,
-    };
-    // SAFETY: as above.
-    unsafe { cuda.run(&MERGE, grid, params) }
+    unsafe { pieces.run(cuda, &size, params) }
 }

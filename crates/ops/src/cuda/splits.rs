@@ -2,7 +2,8 @@
 
 use super::Cuda;
 use super::buf::DevicePtr;
-use crate::{EMIT_MAX, PAGE_TOKENS, ScratchNeeds, TREE_ROWS_MAX};
+use super::kernel::{Entry, Grid};
+use crate::{EMIT_MAX, OpsError, PAGE_TOKENS, ScratchNeeds, TREE_ROWS_MAX};
 
 /// Positions from which cuts are `tokens` apart, and the pieces in front of them.
 struct Stretch {
@@ -40,6 +41,9 @@ const STRETCHES: [Stretch; 5] = [
         pieces: 120,
     },
 ];
+
+/// `MERGE_THREADS` of kernels/attention_partial.cuh.
+const MERGE_THREADS: u32 = 128;
 
 /// `SPLITS_MAX` of kernels/attention_partial.cuh.
 const SPLITS_MAX: usize = 608;
@@ -110,6 +114,46 @@ impl Partials {
             sums: DevicePtr(out.0 + size.out_bytes() as u64),
             rows: size.rows as u32,
             heads: size.heads as u32,
+        }
+    }
+}
+
+/// How the pieces of a context are gathered and merged.
+pub(super) struct Pieces {
+    pub(super) kernel: Entry,
+    pub(super) threads: u32,
+    /// Dynamic shared memory of a block.
+    pub(super) shared_bytes: usize,
+    pub(super) merge: Entry,
+}
+
+impl Pieces {
+    /// Enqueues both kernels: as many blocks as the GPU runs at once, which take pieces in turns;
+    /// then a block for each row and head.
+    ///
+    /// # Safety
+    /// As for [`Cuda::run`], for either kernel.
+    pub(super) unsafe fn run<P: Copy>(
+        &self,
+        cuda: &Cuda,
+        size: &PartialSize,
+        params: P,
+    ) -> Result<(), OpsError> {
+        let mut grid = Grid {
+            blocks: [1, 1, 1],
+            threads: self.threads,
+            shared: self.shared_bytes as u32,
+        };
+        grid.blocks[0] = cuda.resident_blocks(&self.kernel, grid)? * cuda.multiprocessors();
+        let merge = Grid {
+            blocks: [size.heads as u32, size.rows as u32, 1],
+            threads: MERGE_THREADS,
+            shared: 0,
+        };
+        // SAFETY: the caller's.
+        unsafe {
+            cuda.run(&self.kernel, grid, params)?;
+            cuda.run(&self.merge, merge, params)
         }
     }
 }

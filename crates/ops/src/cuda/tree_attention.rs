@@ -2,8 +2,8 @@
 
 use super::Cuda;
 use super::buf::DevicePtr;
-use super::kernel::{Entry, Grid};
-use super::splits::{PartialSize, Partials};
+use super::kernel::Entry;
+use super::splits::{PartialSize, Partials, Pieces};
 use super::tables::{BatchTable, KvTable, SlotTable};
 use crate::{Attention, OpsError, TREE_ROWS_MAX};
 
@@ -29,8 +29,6 @@ const KERNELS: [(usize, u32, Entry); 4] = [
     (96, 256, entry("tree_attention_96")),
 ];
 const MERGE: Entry = entry("tree_attention_merge");
-/// `MERGE_THREADS` of kernels/attention_partial.cuh.
-pub(super) const MERGE_THREADS: u32 = 128;
 
 /// `TreeAttentionParams` of kernels/tree_attention.cu.
 #[derive(Clone, Copy)]
@@ -88,22 +86,15 @@ pub(super) fn tree_attention(cuda: &Cuda, op: Attention<'_, Cuda>) -> Result<(),
         .into_iter()
         .find(|(rows, ..)| needed <= *rows)
         .unwrap_or(KERNELS[3]);
-    let mut grid = Grid {
-        blocks: [1, 1, 1],
+    let pieces = Pieces {
+        kernel,
         threads,
-        shared: shared_bytes(block_rows, op.batch.sequences_max) as u32,
+        shared_bytes: shared_bytes(block_rows, op.batch.sequences_max),
+        merge: MERGE,
     };
-    grid.blocks[0] = cuda.resident_blocks(&kernel, grid)? * cuda.multiprocessors();
     // SAFETY: mirrors the struct in kernels/tree_attention.cu; buffers hold `rows` rows, the scratch
     // one part per piece, row and head.
-    unsafe { cuda.run(&kernel, grid, params) }?;
-    let grid = Grid {
-        blocks: [op.heads as u32, rows as u32, 1],
-        threads: MERGE_THREADS,
-        shared: 0,
-    };
-    // SAFETY: as above.
-    unsafe { cuda.run(&MERGE, grid, params) }
+    unsafe { pieces.run(cuda, &size, params) }
 }
 
 pub(super) fn check_heads(heads: usize, kv_heads: usize, dim: usize) {

@@ -8,7 +8,7 @@ use engine::{
     Shape,
 };
 
-use super::decode_report::{Answers, Facts, Report};
+use super::decode_report::{Answers, Facts, Report, mode_name};
 use crate::cli::args::bench::{DecodeBenchArgs, DecodeMode};
 use crate::cli::checkpoints::Checkpoints;
 use crate::cli::exit::{Exit, Failure};
@@ -115,7 +115,8 @@ fn modes(args: &DecodeBenchArgs, drafter: bool) -> Result<Vec<DecodeMode>, Failu
     for &mode in &args.modes {
         let possible = drafter || mode == DecodeMode::Plain;
         if !possible {
-            eprintln!("{mode:?} is left out: it needs a drafter (--speculative-draft-model-path)");
+            let name = mode_name(mode);
+            eprintln!("{name} is left out: it needs a drafter (--speculative-draft-model-path)");
         } else if !modes.contains(&mode) {
             modes.push(mode);
         }

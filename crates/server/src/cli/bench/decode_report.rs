@@ -116,7 +116,7 @@ impl Answers {
     }
 }
 
-fn mode_name(mode: DecodeMode) -> String {
+pub(super) fn mode_name(mode: DecodeMode) -> String {
     match mode {
         DecodeMode::Plain => "plain".to_owned(),
         DecodeMode::Linear(None) => "linear".to_owned(),

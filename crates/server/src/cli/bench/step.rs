@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use engine::{
-    Algorithm, Budget, EngineConfig, LoadedModel, Measured, PrefillTime, SLACK_TOKENS, Shape,
-    StepBench, StepTimes, shape_name,
+    Algorithm, Budget, EngineConfig, LoadedModel, Measured, PrefillTime, SLACK_TOKENS,
+    STEP_ROWS_MAX, Shape, StepBench, StepTimes, shape_name,
 };
 use serde_json::{Value, json};
 
@@ -25,6 +25,7 @@ pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
     let files = checkpoints.text_files(None)?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     checkpoints.fetch_now()?;
+    tell_left_out(args);
     let bench = StepBench {
         contexts: args.contexts.clone(),
         batches: args.batches.clone(),
@@ -54,6 +55,19 @@ pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
     report.finish()?;
     timed?;
     Ok(Exit::Clean)
+}
+
+/// Says which cases have too many rows for a step.
+fn tell_left_out(args: &StepBenchArgs) {
+    for &batch in &args.batches {
+        for &shape in &args.shapes {
+            let rows = batch * shape.rows();
+            if rows > STEP_ROWS_MAX {
+                let name = shape_name(shape);
+                eprintln!("{batch} x {name} is left out: {rows} rows, a step has {STEP_ROWS_MAX}");
+            }
+        }
+    }
 }
 
 /// Room for the largest of all cases.
