@@ -72,7 +72,7 @@ __device__ __forceinline__ void process_values(const SampleParams& p, const RowP
                                                uint32_t row, Segment segment,
                                                float (&z)[THREAD_VALUES], float* staged,
                                                PathShared& path) {
-    stage_processed(p.batch, p.slots, plan, row, row_logits(p, row), segment.first,
+    stage_processed(p.batch, p.slots, p.masks, plan, row, row_logits(p, row), segment.first,
                     segment.end - segment.first, staged, path);
 #pragma unroll
     for (int i = 0; i < THREAD_VALUES; ++i) {
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 2) sample_segments
     const Segment segment = segment_of(blockIdx.x, p.slots.vocab_used);
     float z[THREAD_VALUES];
     load_values(row_logits(p, row), p.slots.vocab_rows % 4 == 0, segment, z);
-    const RowPlan plan = plan_row(p.batch, p.slots, row);
+    const RowPlan plan = plan_row(p.batch, p.slots, p.masks, row);
     if (plan.kind == 0) {
         if (blockIdx.x == 0 && threadIdx.x == 0) p.plans[row] = plan;
         return;

@@ -25,6 +25,16 @@ __device__ __forceinline__ void walk_path(const Batch& batch, const RowPlan& pla
     path.count = count;
 }
 
+// Bans the staged ids first .. first + count that the row's mask does not allow, by all threads.
+__device__ __forceinline__ void ban_unmasked(const TokenMasks& masks, uint32_t row, uint32_t first,
+                                             uint32_t count, float* staged) {
+    const uint32_t* words = masks.words + (size_t)row * masks.words_per_row;
+    for (uint32_t place = threadIdx.x; place < count; place += blockDim.x) {
+        const uint32_t id = first + place;
+        if ((words[id / 32] >> id % 32 & 1) == 0) staged[staged_at(place)] = -CUDART_INF_F;
+    }
+}
+
 // Bans and then bias on staged ids first .. first + count, by one warp. Entries act in the order of
 // the list: where an id is repeated within 32 entries, its lanes take turns.
 __device__ __forceinline__ void ban_and_bias(const Slots& slots, const RowPlan& plan,
@@ -102,15 +112,19 @@ __device__ __forceinline__ void penalise(const Slots& slots, const RowPlan& plan
 // Stages the logits of ids first .. first + count of a row, processed with the row's history.
 // Every thread of the block calls it; a barrier at its end, and none at its start.
 __device__ __forceinline__ void stage_processed(const Batch& batch, const Slots& slots,
-                                                const RowPlan& plan, uint32_t row,
-                                                const float* logits, uint32_t first, uint32_t count,
-                                                float* staged, PathShared& path) {
+                                                const TokenMasks& masks, const RowPlan& plan,
+                                                uint32_t row, const float* logits, uint32_t first,
+                                                uint32_t count, float* staged, PathShared& path) {
 #pragma unroll 8
     for (uint32_t place = threadIdx.x; place < count; place += blockDim.x) {
         staged[staged_at(place)] = logits[first + place];
     }
     __syncthreads();
     if ((plan.kind & ROW_CHANGED) == 0) return;
+    if ((plan.kind & ROW_MASKED) != 0) {
+        ban_unmasked(masks, row, first, count, staged);
+        __syncthreads();
+    }
     const SamplingRow options = slots.sampling[plan.slot];
     const bool penalties = has_penalties(options);
     if (threadIdx.x < 32) ban_and_bias(slots, plan, options, first, count, staged);

@@ -20,8 +20,17 @@ enum RowKind : uint32_t {
     ROW_RANKED = 4,
     // top_k leaves all ids: the whole row is weighed.
     ROW_OPEN = 8,
-    // Bans, bias or penalties change the logits.
+    // A mask, bans, bias or penalties change the logits.
     ROW_CHANGED = 16,
+    // The row has a mask.
+    ROW_MASKED = 32,
+};
+
+// Tokens that rows may choose (crates/ops/src/token_masks.rs); masked is null where no row has a mask.
+struct TokenMasks {
+    const uint32_t* masked;
+    const uint32_t* words;
+    uint32_t words_per_row;
 };
 
 struct RowPlan {
@@ -43,7 +52,8 @@ __device__ __forceinline__ uint32_t banned_count(const SamplingRow& options, uin
     return index < options.tokens_min ? options.stop_count : 0;
 }
 
-__device__ __forceinline__ RowPlan plan_row(const Batch& batch, const Slots& slots, uint32_t row) {
+__device__ __forceinline__ RowPlan plan_row(const Batch& batch, const Slots& slots,
+                                            const TokenMasks& masks, uint32_t row) {
     const uint32_t sequence = batch.row_sequence[row];
     if (sequence == NONE) return {0, 0, 0, 0};
     const uint32_t slot = batch.sequence_slot[sequence];
@@ -53,6 +63,7 @@ __device__ __forceinline__ RowPlan plan_row(const Batch& batch, const Slots& slo
     if (banned_count(options, index) > 0 || options.bias_count > 0 || has_penalties(options)) {
         kind |= ROW_CHANGED;
     }
+    if (masks.masked != nullptr && masks.masked[row] != 0) kind |= ROW_CHANGED | ROW_MASKED;
     const bool greedy =
         options.temperature < 1e-5f || options.top_k == 1 || options.top_p <= 0.0f;
     if (!greedy) {

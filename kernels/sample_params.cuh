@@ -38,6 +38,7 @@ struct SampleParams {
     Batch batch;
     Slots slots;
     const uint32_t* live;
+    TokenMasks masks;
     // [rows, vocab_rows].
     const float* logits;
     // [rows].

@@ -66,8 +66,8 @@ __device__ __forceinline__ Tally tally_of(const Law& law, uint64_t key) {
 __device__ __forceinline__ void stage_row(const SampleParams& p, const DrawnRow& drawn,
                                           uint32_t first, uint32_t count, float* staged,
                                           PickShared& shared) {
-    stage_processed(p.batch, p.slots, drawn.plan, drawn.row, drawn.logits, first, count, staged,
-                    shared.path);
+    stage_processed(p.batch, p.slots, p.masks, drawn.plan, drawn.row, drawn.logits, first, count,
+                    staged, shared.path);
 }
 
 // Calls visit(id, x) for the tempered logits above -inf of this block's share of the row.

@@ -59,6 +59,7 @@ mod step_result;
 mod tensor;
 #[cfg(test)]
 mod testing;
+mod token_masks;
 mod topk;
 mod tree_tables;
 mod vector;
@@ -103,5 +104,6 @@ pub use simulate_acceptance::SimulateAcceptance;
 pub use slots::Slots;
 pub use step_result::{RESULT_WORDS, SequenceResult, StepResult};
 pub use tensor::{Dtype, Storage, Tensor};
+pub use token_masks::{TokenMasks, is_allowed};
 pub use topk::TopK;
 pub use tree_tables::{TreeTables, TreeTablesFrom};

@@ -9,12 +9,12 @@ use self::history::History;
 use crate::limits::NONE;
 use crate::philox::uniform;
 use crate::topk::PARALLEL_LOGITS;
-use crate::{Backend, Batch, Cpu, Rows, Slots};
+use crate::{Backend, Batch, Cpu, Rows, Slots, TokenMasks};
 
 /// For each live row, with the options of its slot and output index `t = emitted[slot] + depth`:
 ///
 /// 1. ids from `vocab_used` on do not exist; stop ids are banned while `t < tokens_min`
-/// 2. `logit_bias` added (-inf bans)
+/// 2. tokens that the row's mask does not allow are banned; then `logit_bias` added (-inf bans)
 /// 3. repetition penalty on every token of prompt, output and path: `z > 0 ? z / r : z * r`; then
 ///    `frequency * count + presence * [count > 0]` subtracted, counts over output and path
 /// 4. greedy: the largest, ties to the lower id
@@ -36,6 +36,8 @@ pub struct Sample<'a, B: Backend> {
     pub batch: &'a Batch<B>,
     /// Options and counts.
     pub slots: &'a Slots<B>,
+    /// Which tokens rows may choose; `None`: any, in every row.
+    pub masks: Option<&'a TokenMasks<B>>,
     /// `[rows, vocab_rows]`.
     pub logits: &'a B::Buf<f32>,
     /// `[rows]` the chosen token.
@@ -51,14 +53,18 @@ pub(crate) fn cpu(op: Sample<'_, Cpu>) {
         "{rows} live rows, {} launched",
         op.rows.capacity
     );
-    let (batch, slots) = (op.batch, op.slots);
+    let (batch, slots, masks) = (op.batch, op.slots, op.masks);
+    if let Some(masks) = masks {
+        masks.assert_fits(op.rows.capacity, slots.vocab_rows);
+    }
     let logits = &op.logits[..rows * slots.vocab_rows];
     let process = |scratch: &mut Vec<f32>, row: usize, choice: &mut u32, finite: &mut u32| {
         if batch.row_sequence[row] == NONE {
             return;
         }
         let logits = &logits[row * slots.vocab_rows..][..slots.vocab_used];
-        *choice = choose(&History::new(batch, slots, row), logits, scratch);
+        let mask = masks.and_then(|masks| masks.row(row));
+        *choice = choose(&History::new(batch, slots, mask, row), logits, scratch);
         *finite = u32::from(logits.iter().all(|z| z.is_finite()));
     };
     let (choices, finite) = (&mut op.choice[..rows], &mut op.finite[..rows]);

@@ -112,6 +112,7 @@ fn sample(bench: &Bench, rows: usize) -> Result<(), OpsError> {
                 rows: sequences.batch.rows(rows),
                 batch: &sequences.batch,
                 slots: &sequences.slots,
+                masks: None,
                 logits: &logits[turn],
                 choice: &mut choice,
                 finite: &mut finite,

@@ -6,7 +6,34 @@ use super::kernel::{Entry, Grid};
 use super::parts::{SEGMENT_THREADS, segments};
 use super::scratch::Layout;
 use super::tables::{BatchTable, SlotTable};
-use crate::{OpsError, Sample, ScratchNeeds};
+use crate::{OpsError, Sample, ScratchNeeds, TokenMasks};
+
+/// `struct TokenMasks`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct MaskTable {
+    masked: DevicePtr,
+    words: DevicePtr,
+    words_per_row: u32,
+}
+
+impl MaskTable {
+    fn of(masks: Option<&TokenMasks<Cuda>>, rows: usize, vocab_rows: usize) -> Self {
+        let Some(masks) = masks else {
+            return MaskTable {
+                masked: DevicePtr::NULL,
+                words: DevicePtr::NULL,
+                words_per_row: 0,
+            };
+        };
+        masks.assert_fits(rows, vocab_rows);
+        MaskTable {
+            masked: masks.masked.range(0, rows),
+            words: masks.words.range(0, rows * masks.words_per_row),
+            words_per_row: masks.words_per_row as u32,
+        }
+    }
+}
 
 /// `struct SampleParams`.
 #[derive(Clone, Copy)]
@@ -15,6 +42,7 @@ struct SampleParams {
     batch: BatchTable,
     slots: SlotTable,
     live: DevicePtr,
+    masks: MaskTable,
     logits: DevicePtr,
     choice: DevicePtr,
     finite: DevicePtr,
@@ -94,6 +122,7 @@ pub(super) fn sample(cuda: &Cuda, op: Sample<'_, Cuda>) -> Result<(), OpsError> 
         batch: BatchTable::of(op.batch),
         slots: SlotTable::of(op.slots),
         live: op.rows.live.ptr(),
+        masks: MaskTable::of(op.masks, rows, vocab_rows),
         logits: op.logits.range(0, rows * vocab_rows),
         choice: op.choice.range(0, rows),
         finite: op.finite.range(0, rows),

@@ -1,6 +1,7 @@
 //! What was said before, and how it changes the logits of a row.
 
 use crate::limits::{DEPTH_MAX, LOGIT_BIAS_MAX, STOP_IDS_MAX};
+use crate::token_masks::is_allowed;
 use crate::{Batch, Cpu, SamplingRow, Slots};
 
 /// Options and history of one row.
@@ -10,13 +11,20 @@ pub(super) struct History<'a> {
     pub index: u32,
     slots: &'a Slots<Cpu>,
     slot: usize,
+    /// Bits of the tokens that are allowed; `None`: all are.
+    mask: Option<&'a [u32]>,
     /// Tokens from the row up to depth 1; repeats are possible.
     path: Vec<u32>,
 }
 
 impl<'a> History<'a> {
     /// Of a live row of the batch.
-    pub fn new(batch: &Batch<Cpu>, slots: &'a Slots<Cpu>, row: usize) -> Self {
+    pub fn new(
+        batch: &Batch<Cpu>,
+        slots: &'a Slots<Cpu>,
+        mask: Option<&'a [u32]>,
+        row: usize,
+    ) -> Self {
         let sequence = batch.row_sequence[row] as usize;
         let slot = batch.sequence_slot[sequence] as usize;
         let start = batch.sequence_start[sequence] as usize;
@@ -35,19 +43,28 @@ impl<'a> History<'a> {
             index: slots.emitted[slot].wrapping_add(batch.depth[row]),
             slots,
             slot,
+            mask,
             path,
         }
     }
 
     /// Whether [`History::apply`] leaves every logit as it is.
     pub fn is_neutral(&self) -> bool {
-        self.banned_stop_ids().is_empty()
+        self.mask.is_none()
+            && self.banned_stop_ids().is_empty()
             && self.options.bias_count == 0
             && !has_penalties(self.options)
     }
 
     /// Bans, bias and penalties on `logits[0..vocab_used]`, in place.
     pub fn apply(&self, logits: &mut [f32]) {
+        if let Some(mask) = self.mask {
+            for (id, z) in (0..).zip(logits.iter_mut()) {
+                if !is_allowed(mask, id) {
+                    *z = f32::NEG_INFINITY;
+                }
+            }
+        }
         for &id in self.banned_stop_ids() {
             if let Some(z) = logits.get_mut(id as usize) {
                 *z = f32::NEG_INFINITY;

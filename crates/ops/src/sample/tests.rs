@@ -1,3 +1,5 @@
+mod masks;
+
 use rand_pcg::Pcg64;
 
 use super::*;
@@ -25,6 +27,15 @@ fn choices(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> Vec<u32> {
 
 /// Choices, and what is said of the logits.
 fn sampled(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> (Vec<u32>, Vec<u32>) {
+    sampled_with(batch, slots, None, logits)
+}
+
+fn sampled_with(
+    batch: &Batch<Cpu>,
+    slots: &Slots<Cpu>,
+    masks: Option<&TokenMasks<Cpu>>,
+    logits: &[f32],
+) -> (Vec<u32>, Vec<u32>) {
     let rows = batch.live[0] as usize;
     let mut finite = vec![777; batch.rows_max].into();
     let mut choice = vec![777; batch.rows_max].into();
@@ -32,6 +43,7 @@ fn sampled(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> (Vec<u32>,
         rows: batch.rows(batch.rows_max),
         batch,
         slots,
+        masks,
         logits: &logits.into(),
         choice: &mut choice,
         finite: &mut finite,

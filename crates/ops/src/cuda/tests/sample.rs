@@ -5,7 +5,9 @@ use rand_pcg::Pcg64;
 use super::{cases, get, gpu, put, put_batch, put_slots};
 use crate::limits::{LOGIT_BIAS_MAX, NONE, STOP_IDS_MAX};
 use crate::testing::{Segment, batch, below, floats, random_tree, rng};
-use crate::{Backend, Batch, Cpu, Cuda, Sample, SamplingRow, ScratchNeeds, Slots};
+use crate::{
+    Backend, Batch, Cpu, Cuda, Sample, SamplingRow, ScratchNeeds, Slots, TokenMasks, is_allowed,
+};
 
 /// What the logits of a row look like.
 #[derive(Clone, Copy, Debug)]
@@ -155,14 +157,40 @@ fn random_batch(rng: &mut Pcg64, slots: usize, rows: usize, used: usize) -> Batc
     batch(&segments)
 }
 
+/// Masks for two rows of three: of one id, of few, of most, of runs of ids, of none at all.
+fn random_masks(rng: &mut Pcg64, rows: usize, (used, stride): (usize, usize)) -> TokenMasks<Cpu> {
+    let mut masks = TokenMasks::new(&Cpu::default(), rows, stride).unwrap();
+    for row in 0..rows {
+        let words = &mut masks.words[row * masks.words_per_row..][..masks.words_per_row];
+        masks.masked[row] = u32::from(below(rng, 3) > 0);
+        let density = pick(rng, &[0, 1, 300, 100_000]);
+        words.fill(if density == 100_000 { u32::MAX } else { 0 });
+        for _ in 0..density.min(used) {
+            let id = below(rng, used);
+            words[id / 32] ^= 1 << (id % 32);
+        }
+        if density == 300 {
+            let first = below(rng, words.len());
+            words[first..].fill(u32::MAX);
+        }
+    }
+    masks
+}
+
 /// Choices and finiteness; 777 where nothing is written.
-fn on_cpu(batch: &Batch<Cpu>, slots: &Slots<Cpu>, logits: &[f32]) -> (Vec<u32>, Vec<u32>) {
+fn on_cpu(
+    batch: &Batch<Cpu>,
+    slots: &Slots<Cpu>,
+    masks: Option<&TokenMasks<Cpu>>,
+    logits: &[f32],
+) -> (Vec<u32>, Vec<u32>) {
     let mut choice: Box<[u32]> = vec![777; batch.rows_max].into();
     let mut finite = choice.clone();
     let op = Sample {
         rows: batch.rows(batch.rows_max),
         batch,
         slots,
+        masks,
         logits: &logits.into(),
         choice: &mut choice,
         finite: &mut finite,
@@ -175,6 +203,7 @@ fn on_gpu(
     cuda: &Cuda,
     batch: &Batch<Cpu>,
     slots: &Slots<Cpu>,
+    masks: Option<&TokenMasks<Cpu>>,
     logits: &[f32],
 ) -> (Vec<u32>, Vec<u32>) {
     let needs = ScratchNeeds {
@@ -186,10 +215,17 @@ fn on_gpu(
     let mut choice = put(cuda, &vec![777; batch.rows_max]);
     let mut finite = put(cuda, &vec![777; batch.rows_max]);
     let tables = put_batch(cuda, batch);
+    let masks = masks.map(|masks| TokenMasks {
+        rows_max: masks.rows_max,
+        words_per_row: masks.words_per_row,
+        masked: put(cuda, &masks.masked),
+        words: put(cuda, &masks.words),
+    });
     let op = Sample {
         rows: tables.rows(batch.rows_max),
         batch: &tables,
         slots: &put_slots(cuda, slots),
+        masks: masks.as_ref(),
         logits: &put(cuda, logits),
         choice: &mut choice,
         finite: &mut finite,
@@ -198,7 +234,7 @@ fn on_gpu(
     (get(cuda, &choice), get(cuda, &finite))
 }
 
-/// Differences, a line each.
+/// Differences without masks and with random ones, a line each.
 fn compare(
     cuda: &Cuda,
     batch: &Batch<Cpu>,
@@ -206,8 +242,31 @@ fn compare(
     logits: &[f32],
     what: &str,
 ) -> Vec<String> {
-    let (choice, finite) = on_gpu(cuda, batch, slots, logits);
-    let (cpu_choice, cpu_finite) = on_cpu(batch, slots, logits);
+    let shape = (slots.vocab_used, slots.vocab_rows);
+    let masks = random_masks(&mut rng(what.len() as u64), batch.rows_max, shape);
+    let mut wrong = compare_with(cuda, batch, slots, None, logits, what);
+    let what = format!("{what}, masked");
+    wrong.extend(compare_with(
+        cuda,
+        batch,
+        slots,
+        Some(&masks),
+        logits,
+        &what,
+    ));
+    wrong
+}
+
+fn compare_with(
+    cuda: &Cuda,
+    batch: &Batch<Cpu>,
+    slots: &Slots<Cpu>,
+    masks: Option<&TokenMasks<Cpu>>,
+    logits: &[f32],
+    what: &str,
+) -> Vec<String> {
+    let (choice, finite) = on_gpu(cuda, batch, slots, masks, logits);
+    let (cpu_choice, cpu_finite) = on_cpu(batch, slots, masks, logits);
     let mut wrong = Vec::new();
     for row in 0..batch.rows_max {
         if (choice[row], finite[row]) != (cpu_choice[row], cpu_finite[row]) {
@@ -306,4 +365,41 @@ fn every_search_keeps_what_the_cpu_keeps() {
         }
     }
     assert_none(&wrong);
+}
+
+/// A mask bans on the device what it bans on the host, in greedy rows without a history as well:
+/// the favourite of every row is banned, or the only one that is not.
+#[test]
+fn masks_decide_greedy_and_drawn_rows() {
+    let Some(cuda) = gpu() else { return };
+    let shape = (60_000, 60_003);
+    let mut slots = Slots::new(&Cpu::default(), 2, 2, shape.1, shape.0).unwrap();
+    for (row, temperature) in slots.sampling.iter_mut().zip([0.0, 1.0]) {
+        random_options(&mut rng(1), row);
+        (row.temperature, row.top_k, row.top_p, row.min_p) = (temperature, 0, 0.9, 0.0);
+        (row.bias_count, row.tokens_min) = (0, 0);
+        (row.repetition_penalty, row.presence_penalty) = (1.0, 0.0);
+        row.frequency_penalty = 0.0;
+    }
+    let batch = crate::testing::tree_batch(&[&[-1, 0, 1], &[-1, 0, 0]]);
+    let logits = logits(Kind::Peaked, 7, batch.rows_max, shape);
+    let mut masks = TokenMasks::new(&Cpu::default(), batch.rows_max, shape.1).unwrap();
+    let free = on_gpu(&cuda, &batch, &slots, None, &logits).0;
+    for (row, &favourite) in free.iter().take(6).enumerate() {
+        masks.masked[row] = 1;
+        let words = &mut masks.words[row * masks.words_per_row..][..masks.words_per_row];
+        let only = row % 3 == 0;
+        words.fill(if only { 0 } else { u32::MAX });
+        words[favourite as usize / 32] ^= 1 << (favourite % 32);
+    }
+    let found = on_gpu(&cuda, &batch, &slots, Some(&masks), &logits);
+    assert_eq!(
+        found,
+        on_cpu(&batch, &slots, Some(&masks), &logits),
+        "as on the CPU"
+    );
+    for row in 0..6 {
+        assert!(is_allowed(masks.row(row).unwrap(), found.0[row]));
+        assert_eq!(found.0[row] == free[row], row % 3 == 0, "row {row}");
+    }
 }
