@@ -215,7 +215,7 @@ fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) ->
         + 4 * 2 * sequences
         + 4 * 3 * rows.blocks * config.topk
         + list(rows.selected)
-        + result_bytes(rows.verify.max(sequences), sequences)
+        + result_bytes(rows.verify.max(sequences), sequences, target.vocab_size)
 }
 
 /// Sizes of the ops that a runner will enqueue.

@@ -11,11 +11,38 @@ use crate::ModelError;
 /// Keys that are recorded at most: a device keeps memory for each.
 const RECORDS_MAX: usize = 128;
 
+/// The ops of a step that one graph holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum GraphPart {
+    /// All of them, without masks.
+    Whole,
+    /// The first half: draft and tree.
+    Draft,
+    /// The second half, sampled with masks.
+    MaskedVerify,
+}
+
+/// What is recorded as one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GraphKey {
+    /// Which ops.
+    pub(super) part: GraphPart,
+    /// Their capacities.
+    pub(super) step: StepKey,
+}
+
+impl GraphKey {
+    /// Whether a graph of this key serves where one of key `other` is asked for.
+    fn covers(self, other: GraphKey) -> bool {
+        self.part == other.part && self.step.covers(other.step)
+    }
+}
+
 /// Recorded steps by key, and what is worth recording.
 pub(super) struct Graphs<G> {
-    recorded: Vec<(StepKey, G)>,
+    recorded: Vec<(GraphKey, G)>,
     /// Keys that were enqueued op by op: now they can be recorded.
-    prepared: Vec<StepKey>,
+    prepared: Vec<GraphKey>,
     /// Whether the device records at all.
     able: bool,
 }
@@ -33,13 +60,13 @@ impl<G> Default for Graphs<G> {
 impl<G> Graphs<G> {
     /// The smallest recorded step that covers `key` in its own row bucket; of any rows once no more
     /// can be recorded.
-    fn find(&self, key: StepKey) -> Option<&G> {
-        let close = |own: &StepKey| own.rows == key.rows || self.is_full();
+    fn find(&self, key: GraphKey) -> Option<&G> {
+        let close = |own: &GraphKey| own.step.rows == key.step.rows || self.is_full();
         let covering = (self.recorded.iter()).filter(|(own, _)| own.covers(key) && close(own));
         covering.min_by_key(|(own, _)| *own).map(|(_, graph)| graph)
     }
 
-    fn has(&self, key: StepKey) -> bool {
+    fn has(&self, key: GraphKey) -> bool {
         self.recorded.iter().any(|(recorded, _)| *recorded == key)
     }
 
@@ -48,19 +75,19 @@ impl<G> Graphs<G> {
     }
 
     /// Whether a step of `key` that nothing recorded serves is to be recorded now.
-    fn is_due(&self, key: StepKey) -> bool {
+    fn is_due(&self, key: GraphKey) -> bool {
         self.able && !self.is_full() && self.prepared.contains(&key)
     }
 
     /// Notes that a step was enqueued op by op.
-    fn prepare(&mut self, key: StepKey) {
+    fn prepare(&mut self, key: GraphKey) {
         if self.able && !self.is_full() && !self.prepared.contains(&key) {
             self.prepared.push(key);
         }
     }
 
     /// Keeps a recording; `None`: the device has none.
-    fn keep(&mut self, key: StepKey, graph: Option<G>) {
+    fn keep(&mut self, key: GraphKey, graph: Option<G>) {
         self.able = graph.is_some();
         self.recorded.extend(graph.map(|graph| (key, graph)));
         self.prepared.retain(|prepared| *prepared != key);
@@ -82,30 +109,50 @@ impl<B: Backend> Runner<B> {
     /// [`Runner::step`] records by itself what it meets a second time; this is for those who do not
     /// want to wait.
     pub fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {
-        Ok(self.record_step(key)?)
+        let part = GraphPart::Whole;
+        Ok(self.record_graph(GraphKey { part, step: key })?)
     }
 
-    fn record_step(&mut self, key: StepKey) -> Result<bool, OpsError> {
+    /// [`Runner::record`] for [`Runner::step_constrained`]: both halves of a step.
+    pub fn record_constrained(&mut self, key: StepKey) -> Result<bool, ModelError> {
+        let mut half = |part| self.record_graph(GraphKey { part, step: key });
+        Ok(half(GraphPart::Draft)? && half(GraphPart::MaskedVerify)?)
+    }
+
+    fn record_graph(&mut self, key: GraphKey) -> Result<bool, OpsError> {
         if !self.config.graphs {
             return Ok(false);
         }
         if !self.graphs.has(key) && !self.graphs.is_full() {
             let backend = Rc::clone(&self.backend);
-            let graph = backend.record(&mut || self.enqueue(key, &mut PartClock::start()))?;
+            let graph = backend.record(&mut || self.enqueue_graph(key, &mut PartClock::start()))?;
             self.graphs.keep(key, graph);
         }
         Ok(self.graphs.has(key))
     }
 
-    /// Launches a recorded step that covers `key`. `false` if there is none and the step has to be
-    /// enqueued op by op: always the first of its kind, unless warm-up was there before.
-    pub(super) fn launch(&mut self, key: StepKey) -> Result<bool, OpsError> {
+    /// Launches a graph that covers `key`, or enqueues its ops one by one. `true` if launched: never
+    /// the first of its kind, unless warm-up was there before.
+    pub(super) fn run_graph(
+        &mut self,
+        key: GraphKey,
+        clock: &mut PartClock,
+    ) -> Result<bool, OpsError> {
+        let launched = self.launch(key)?;
+        if !launched {
+            self.enqueue_graph(key, clock)?;
+        }
+        Ok(launched)
+    }
+
+    /// Launches a graph that covers `key`; `false` if there is none.
+    fn launch(&mut self, key: GraphKey) -> Result<bool, OpsError> {
         if !self.config.graphs {
             return Ok(false);
         }
         if self.graphs.find(key).is_none() && self.graphs.is_due(key) {
             // Nothing ran, and the step can still be enqueued op by op.
-            if let Err(error) = self.record_step(key) {
+            if let Err(error) = self.record_graph(key) {
                 tracing::warn!(%error, "a step was not recorded; steps run op by op from now on");
                 self.graphs.able = false;
             }
@@ -123,12 +170,15 @@ mod tests {
     use super::super::Shape;
     use super::*;
 
-    fn key(shapes: &[Shape]) -> StepKey {
-        StepKey::of(shapes.iter().copied(), 8)
+    fn key(shapes: &[Shape]) -> GraphKey {
+        GraphKey {
+            part: GraphPart::Whole,
+            step: StepKey::of(shapes.iter().copied(), 8),
+        }
     }
 
     /// What a runner does at a step, with the key in place of its graph: the key that is launched.
-    fn step(graphs: &mut Graphs<StepKey>, able: bool, key: StepKey) -> Option<StepKey> {
+    fn step(graphs: &mut Graphs<GraphKey>, able: bool, key: GraphKey) -> Option<GraphKey> {
         if graphs.find(key).is_none() && graphs.is_due(key) {
             graphs.keep(key, able.then_some(key));
         }
@@ -154,11 +204,29 @@ mod tests {
     }
 
     #[test]
+    fn halves_are_recorded_by_themselves() {
+        let mut graphs = Graphs::default();
+        let whole = key(&[Shape::Tree(15)]);
+        let half = |part| GraphKey { part, ..whole };
+        let (draft, verify) = (half(GraphPart::Draft), half(GraphPart::MaskedVerify));
+        for part in [whole, draft, verify] {
+            assert_eq!(step(&mut graphs, true, part), None, "{part:?}");
+            assert_eq!(step(&mut graphs, true, part), Some(part));
+        }
+        let small = key(&[Shape::Tree(14)]).step;
+        let small = GraphKey {
+            step: small,
+            ..verify
+        };
+        assert_eq!(step(&mut graphs, true, small), Some(verify));
+    }
+
+    #[test]
     fn rows_of_one_bucket_share_a_recording_whatever_they_are_made_of() {
         let mut graphs = Graphs::default();
         let mixed = key(&[Shape::Tree(31), Shape::Chain(7), Shape::Chain(7)]);
         let tree = key(&[Shape::Tree(47)]);
-        assert_eq!(mixed.rows, tree.rows);
+        assert_eq!(mixed.step.rows, tree.step.rows);
         step(&mut graphs, true, mixed);
         step(&mut graphs, true, mixed);
         assert_eq!(step(&mut graphs, true, tree), Some(mixed));
@@ -174,10 +242,8 @@ mod tests {
             graphs.keep(key(&[shape]), Some(key(&[shape])));
         }
         let small = key(&[Shape::Chain(3)]);
-        let far = StepKey {
-            rows: 512,
-            ..key(&[Shape::Plain; 8])
-        };
+        let mut far = key(&[Shape::Plain; 8]);
+        far.step.rows = 512;
         while !graphs.is_full() {
             assert_eq!(graphs.find(small), None);
             graphs.keep(far, Some(far));

@@ -7,6 +7,7 @@ use ops::{
     TreeTables, Walk,
 };
 
+use super::constraint::Masks;
 use super::results::ResultBuffers;
 use super::staging::{Held, HeldBatch};
 use super::{Drafts, Forward, Graphs, Runner, RunnerConfig, Selected};
@@ -104,6 +105,7 @@ impl<B: Backend> Runner<B> {
             .map(|_| GdnJournal::new(&backend, sizes.gdn, rows.verify))
             .collect::<Result<_, _>>()?;
         let sequences = config.sequences_max;
+        let sampled = rows.verify.max(sequences);
         let selected = Selected {
             rows: ContextRows::new(&backend, rows.selected)?,
             x: backend.alloc(rows.selected * widths.hidden)?,
@@ -115,7 +117,8 @@ impl<B: Backend> Runner<B> {
             verify: Forward::new(&backend, rows.verify, sequences)?,
             first: Forward::new(&backend, sequences, sequences)?,
             drafts: Drafts::new(&backend, rows.blocks, sequences, config.topk)?,
-            results: ResultBuffers::new(&backend, rows.verify.max(sequences), sequences)?,
+            results: ResultBuffers::new(&backend, sampled, sequences)?,
+            masks: Masks::new(&backend, sampled, config.tree_rows_max, sizes.vocab_size)?,
             drafter: drafter
                 .map(|(sizes, weights)| {
                     Drafter::new(&backend, sizes, weights, &config, rows.blocks)

@@ -1,5 +1,7 @@
 //! Runs forward passes and steps over pre-allocated memory.
 
+mod constrained;
+mod constraint;
 mod filler;
 mod graphs;
 mod load;
@@ -27,6 +29,8 @@ use crate::target::Target;
 use crate::workspace::Workspace;
 use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
+pub use constraint::Constraint;
+use constraint::Masks;
 use graphs::Graphs;
 pub use load::ModelSources;
 pub use part_times::DeviceTimes;
@@ -71,6 +75,8 @@ pub struct Runner<B: Backend> {
     /// Rows picked out of a forward for the head.
     selected: Selected<B>,
     results: ResultBuffers<B>,
+    /// Tokens that rows of constrained sequences may choose.
+    masks: Masks<B>,
     /// Prompt tokens of each slot that were prefilled.
     prefilled: Vec<usize>,
     /// Alternatives that each slot's sequence wants beside its tokens.
@@ -148,7 +154,7 @@ impl<B: Backend> Runner<B> {
     }
 }
 
-/// Bytes of the result block, for the memory plan.
-pub(crate) fn result_bytes(rows: usize, sequences: usize) -> usize {
-    ResultBuffers::<ops::Cpu>::bytes(rows, sequences)
+/// Bytes of the result block and of the masks, for the memory plan.
+pub(crate) fn result_bytes(rows: usize, sequences: usize, vocab_rows: usize) -> usize {
+    ResultBuffers::<ops::Cpu>::bytes(rows, sequences) + Masks::<ops::Cpu>::bytes(rows, vocab_rows)
 }

@@ -84,7 +84,7 @@ impl<B: Backend> Runner<B> {
             Part::Draft => self.draft(key),
             Part::Build => self.build(key),
             Part::Verify => self.verify(key),
-            Part::Sample => self.sample_and_walk(key.rows, Stage::Step),
+            Part::Sample => self.sample_and_walk(key.rows, Stage::Step, false),
             Part::Commit => self.commit(key),
             Part::Whole => self.enqueue(key, &mut PartClock::start()),
         }

@@ -4,10 +4,15 @@ use ops::{Backend, CutReason, GatherRows, GdnMode, OpsError, TreeTablesFrom, row
 
 use super::results::ReadSequence;
 use super::staging::{Staging, list_rows};
-use super::{Chunk, Emitted, PrefillOutput, Runner, Stage, TokenLogprob};
+use super::{Chunk, Constraint, Emitted, PrefillOutput, Runner, Stage, TokenLogprob};
 use crate::ModelError;
 use crate::target::{Pass, float};
 use crate::workspace::LOGITS_SLICE_ROWS;
+
+/// For `count` chunks any token may follow.
+pub(super) fn unconstrained<'a>(count: usize) -> Vec<Option<&'a mut dyn Constraint>> {
+    (0..count).map(|_| None).collect()
+}
 
 /// What follows a prompt; see [`PrefillOutput`].
 pub(super) struct FirstToken {
@@ -22,6 +27,21 @@ impl<B: Backend> Runner<B> {
     /// # Panics
     /// If a chunk is empty or does not start where its sequence's prefill ended.
     pub fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
+        self.prefill_constrained(chunks, &mut unconstrained(chunks.len()))
+    }
+
+    /// [`Runner::prefill`] where `constraints[c]` says which tokens may follow chunk c, if a prompt
+    /// ends there; `None`: any. Each constraint stands before the first output token, and still
+    /// does afterwards: the caller moves it on by [`PrefillOutput::first`].
+    ///
+    /// # Panics
+    /// If there is not one entry per chunk, or as [`Runner::prefill`] does.
+    pub fn prefill_constrained(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<Vec<PrefillOutput>, ModelError> {
+        assert_eq!(chunks.len(), constraints.len(), "one entry per chunk");
         self.prefill_forward(chunks)?;
         let mut outputs = Vec::with_capacity(chunks.len());
         let mut start_row = 0;
@@ -36,7 +56,7 @@ impl<B: Backend> Runner<B> {
             start_row += chunk.tokens.len();
         }
         let finished = (0..chunks.len()).filter(|index| chunks[*index].last);
-        for (index, first) in finished.zip(self.prefill_rest(chunks)?) {
+        for (index, first) in finished.zip(self.prefill_rest(chunks, constraints)?) {
             outputs[index].first = Some(first.token);
             outputs[index].ended = first.ended;
             outputs[index].not_finite = first.not_finite;
@@ -49,6 +69,7 @@ impl<B: Backend> Runner<B> {
     pub(super) fn prefill_rest(
         &mut self,
         chunks: &[Chunk<'_>],
+        constraints: &mut [Option<&mut dyn Constraint>],
     ) -> Result<Vec<FirstToken>, ModelError> {
         // The drafter's context reuses the buffer that holds the last hidden states.
         let last_rows = self.select_last_rows(chunks)?;
@@ -62,7 +83,7 @@ impl<B: Backend> Runner<B> {
         if last_rows == 0 {
             Ok(Vec::new())
         } else {
-            self.first_tokens(chunks)
+            self.first_tokens(chunks, constraints)
         }
     }
 
@@ -200,18 +221,36 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Samples the first output token of every prompt that ended; its rows are selected.
-    fn first_tokens(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<FirstToken>, ModelError> {
+    fn first_tokens(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<Vec<FirstToken>, ModelError> {
         let mut staging = Staging::default();
-        let finished: Vec<&Chunk<'_>> = chunks.iter().filter(|chunk| chunk.last).collect();
-        for chunk in &finished {
-            staging.chain(chunk.slot, &chunk.tokens[chunk.tokens.len() - 1..]);
+        let (mut finished, mut last) = (Vec::new(), Vec::new());
+        for (chunk, constraint) in chunks.iter().zip(constraints) {
+            if chunk.last {
+                staging.chain(chunk.slot, &chunk.tokens[chunk.tokens.len() - 1..]);
+                finished.push(chunk);
+                last.push(
+                    constraint
+                        .as_mut()
+                        .map(|own| &mut **own as &mut dyn Constraint),
+                );
+            }
         }
         let count = finished.len();
         self.selected_head(count)?;
         let first = &mut self.first;
         first.batch.cover(count);
         staging.upload(&*self.backend, &mut first.batch, &mut first.held)?;
-        self.sample_and_walk(count, Stage::First)?;
+        let masked = last.iter().any(Option::is_some);
+        if masked {
+            let rows = (&first.batch, &first.tree);
+            self.masks
+                .fill(&*self.backend, rows, &vec![1; count], &mut last)?;
+        }
+        self.sample_and_walk(count, Stage::First, masked)?;
         self.advance(Stage::First)?;
         let tops: Vec<_> = (finished.iter())
             .map(|chunk| self.logprobs_top[chunk.slot])

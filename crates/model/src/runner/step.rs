@@ -11,6 +11,7 @@ use ops::{
     TreeTablesFrom,
 };
 
+use super::graphs::{GraphKey, GraphPart};
 use super::staging::Staging;
 use super::{
     Runner, SequenceStep, Shape, Stage, StepKey, StepOutput, StepParts, StepSequence, StepTiming,
@@ -21,7 +22,7 @@ use crate::target::{Pass, float};
 /// Times the parts of a step whose ops are enqueued one by one.
 pub(super) struct PartClock {
     since: Instant,
-    parts: StepParts,
+    pub(super) parts: StepParts,
 }
 
 impl PartClock {
@@ -32,13 +33,18 @@ impl PartClock {
         }
     }
 
+    /// Counts what passed since the last part to none.
+    pub(super) fn skip(&mut self) {
+        self.since = Instant::now();
+    }
+
     fn lap(&mut self, part: impl FnOnce(&mut StepParts) -> &mut f64) {
         *part(&mut self.parts) = milliseconds(self.since);
         self.since = Instant::now();
     }
 }
 
-fn milliseconds(since: Instant) -> f64 {
+pub(super) fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
@@ -50,12 +56,10 @@ impl<B: Backend> Runner<B> {
     /// If the shapes exceed the rows the runner was made for.
     pub fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
         let began = Instant::now();
-        let key = self.stage_step(sequences)?;
+        let step = self.stage_step(sequences)?;
         let mut clock = PartClock::start();
-        let launched = self.launch(key)?;
-        if !launched {
-            self.enqueue(key, &mut clock)?;
-        }
+        let part = GraphPart::Whole;
+        let launched = self.run_graph(GraphKey { part, step }, &mut clock)?;
         let sequences = self.read_step(sequences)?;
         let timing = StepTiming {
             total_ms: milliseconds(began),
@@ -96,10 +100,23 @@ impl<B: Backend> Runner<B> {
         Ok(StepKey::of(shapes, self.config.sequences_max))
     }
 
+    /// Enqueues the ops that a graph of this key holds.
+    pub(super) fn enqueue_graph(
+        &mut self,
+        key: GraphKey,
+        clock: &mut PartClock,
+    ) -> Result<(), OpsError> {
+        match key.part {
+            GraphPart::Whole => self.enqueue(key.step, clock),
+            GraphPart::Draft => self.draft_tree(key.step, clock),
+            GraphPart::MaskedVerify => self.verify_walk(key.step, true, clock),
+        }
+    }
+
     /// Enqueues all ops of a step.
     pub(super) fn enqueue(&mut self, key: StepKey, clock: &mut PartClock) -> Result<(), OpsError> {
         self.draft_tree(key, clock)?;
-        self.verify_walk(key, clock)
+        self.verify_walk(key, false, clock)
     }
 
     /// The first half: what is to be verified, and where it may be masked.
@@ -112,10 +129,17 @@ impl<B: Backend> Runner<B> {
     }
 
     /// The second half: verify, sample, walk, commit.
-    fn verify_walk(&mut self, key: StepKey, clock: &mut PartClock) -> Result<(), OpsError> {
+    fn verify_walk(
+        &mut self,
+        key: StepKey,
+        masked: bool,
+        clock: &mut PartClock,
+    ) -> Result<(), OpsError> {
+        // The first half may have been launched, which covers nothing.
+        self.verify.batch.cover(key.sequences);
         self.verify(key)?;
         clock.lap(|parts| &mut parts.verify_ms);
-        self.sample_and_walk(key.rows, Stage::Step)?;
+        self.sample_and_walk(key.rows, Stage::Step, masked)?;
         clock.lap(|parts| &mut parts.sample_ms);
         self.commit(key)?;
         clock.lap(|parts| &mut parts.commit_ms);

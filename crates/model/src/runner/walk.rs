@@ -7,11 +7,13 @@ use ops::{
 use super::{Runner, Stage};
 
 impl<B: Backend> Runner<B> {
-    /// Samples every row, follows the choices, and packs what the host will read.
+    /// Samples every row, with the masks or without, follows the choices, and packs what the host
+    /// will read.
     pub(super) fn sample_and_walk(
         &mut self,
         capacity: usize,
         stage: Stage,
+        masked: bool,
     ) -> Result<(), OpsError> {
         let forward = match stage {
             Stage::First => &mut self.first,
@@ -22,6 +24,7 @@ impl<B: Backend> Runner<B> {
             rows: forward.batch.rows(capacity),
             batch: &forward.batch,
             slots: &self.slots,
+            masks: masked.then_some(&self.masks.tables),
             logits: &self.workspace.logits,
             choice: &mut results.choice,
             finite: &mut results.finite,

@@ -1,5 +1,6 @@
 //! Forward passes and steps against golden logits and against each other, bit by bit.
 
+mod constrained;
 mod dummy;
 mod equality;
 mod golden;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use ops::{Backend, Cpu, Dtype, SamplingParams};
 use safetensors::SafeTensors;
 
+use super::prefill::unconstrained;
 use super::{
     Chunk, ModelSources, PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape,
     StepKey,
@@ -144,11 +146,12 @@ pub(super) fn prefill_pieces(
             logits.extend_from_slice(&runner.workspace.logits[..VOCAB]);
         }
         let end = to == tokens.len();
+        let chunk = Chunk {
+            last: last && end,
+            ..chunk
+        };
         runner
-            .prefill_rest(&[Chunk {
-                last: last && end,
-                ..chunk
-            }])
+            .prefill_rest(&[chunk], &mut unconstrained(1))
             .expect("the context is appended");
         from = to;
     }

@@ -16,13 +16,13 @@ use super::*;
 
 /// A path of the checkout: where the test was compiled, unless `SPINNEY_TEST_ROOT` says that the
 /// test was carried elsewhere.
-fn root(path: &str) -> PathBuf {
+pub(super) fn root(path: &str) -> PathBuf {
     let compiled = || concat!(env!("CARGO_MANIFEST_DIR"), "/../..").to_owned();
     PathBuf::from(env::var("SPINNEY_TEST_ROOT").unwrap_or_else(|_| compiled())).join(path)
 }
 
 /// The GPU, if the tests are to run there.
-fn gpu() -> Option<Cuda> {
+pub(super) fn gpu() -> Option<Cuda> {
     match env::var("SPINNEY_TEST_DEVICE").as_deref() {
         Ok("cuda") => (Cuda::open(0).map(Some)).expect("SPINNEY_TEST_DEVICE=cuda needs a GPU"),
         Err(VarError::NotPresent) => None,
@@ -191,13 +191,13 @@ fn all<B: Backend, T: ops::Element>(backend: &B, buf: &B::Buf<T>) -> Vec<T> {
     values
 }
 
-const SEQUENCES: usize = 3;
+pub(super) const SEQUENCES: usize = 3;
 const CONTEXT_MAX: usize = 5_200;
 
 /// Rows of the trees that are verified together: full and odd, shallow and of one row.
 const ROWS: [[usize; SEQUENCES]; 4] = [[64, 17, 1], [7, 64, 33], [64, 64, 64], [16, 2, 48]];
 
-fn load<B: Backend>(backend: B, sources: &ModelSources, vocab_used: usize) -> Runner<B> {
+pub(super) fn load<B: Backend>(backend: B, sources: &ModelSources, vocab_used: usize) -> Runner<B> {
     let mut config = RunnerConfig {
         sequences_max: SEQUENCES,
         context_max: CONTEXT_MAX,
@@ -325,7 +325,7 @@ fn steps_continue<B: Backend>(
             }
         }
         runner
-            .sample_and_walk(key.rows, Stage::Step)
+            .sample_and_walk(key.rows, Stage::Step, false)
             .expect("the walk runs");
         runner.commit(key).expect("the commit runs");
         let read = runner.results.read(&runner.backend, &[None]);
