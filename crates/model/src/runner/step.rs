@@ -2,7 +2,8 @@
 //!
 //! A step is tables staged by the host, then a fixed list of ops whose capacities are a
 //! [`StepKey`], then one download. Between staging and download the host neither reads nor writes
-//! the device, so the list can be recorded once per key and launched.
+//! the device, so the list can be recorded once per key and launched. Only constrained sequences need
+//! the host in between (`constrained`).
 
 use std::time::Instant;
 

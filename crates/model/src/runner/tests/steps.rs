@@ -108,6 +108,8 @@ fn every_uniform_step_has_a_key_that_the_buffers_hold() {
             step_with(&mut runner, key, &steps);
             let graphs = runner.record(key).expect("nothing runs");
             assert!(!graphs, "the CPU has no graphs");
+            let graphs = runner.record_constrained(key).expect("nothing runs");
+            assert!(!graphs, "the CPU has no graphs");
         }
     }
 }

@@ -157,7 +157,7 @@ fn random_batch(rng: &mut Pcg64, slots: usize, rows: usize, used: usize) -> Batc
     batch(&segments)
 }
 
-/// Masks for two rows of three: of one id, of few, of most, of runs of ids, of none at all.
+/// Masks for two rows of three: of no id, of one, of a few and a run, of about half.
 fn random_masks(rng: &mut Pcg64, rows: usize, (used, stride): (usize, usize)) -> TokenMasks<Cpu> {
     let mut masks = TokenMasks::new(&Cpu::default(), rows, stride).unwrap();
     for row in 0..rows {
@@ -398,8 +398,8 @@ fn masks_decide_greedy_and_drawn_rows() {
         on_cpu(&batch, &slots, Some(&masks), &logits),
         "as on the CPU"
     );
-    for row in 0..6 {
-        assert!(is_allowed(masks.row(row).unwrap(), found.0[row]));
-        assert_eq!(found.0[row] == free[row], row % 3 == 0, "row {row}");
+    for (row, (&chosen, favourite)) in found.0.iter().zip(&free).take(6).enumerate() {
+        assert!(is_allowed(masks.row(row).unwrap(), chosen));
+        assert_eq!(chosen == *favourite, row % 3 == 0, "row {row}");
     }
 }
