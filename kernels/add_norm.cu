@@ -1,52 +1,19 @@
-// Adds a product summed in slices of K to the residual stream and norms the result:
-//   s = residual[r, o] + (((p0 + p1) + p2) + p3), residual[r, o] = s,
-//   normed[r, o] = s * norm_weight[o] / sqrt(mean_o(s^2) + eps).
-// One block per row. Reads (slices + 1) * dim * 4 bytes a row and the weights, writes dim * 6.
-#include "device.cuh"
+// Residual stream and norm, one block per row; see add_norm.cuh. Reads (slices + 1) * dim * 4 bytes
+// a row and the weights, writes dim * 6.
+#include "add_norm.cuh"
 
-struct AddNormParams {
-    const float* partials;  // [slices, rows, dim]
-    float* residual;        // [rows, dim]
-    const float* norm_weight;
-    bf16* normed;  // [rows, dim]
-    const uint32_t* live;
-    uint64_t slice;  // values from a slice of partials to the next
-    uint32_t dim;    // a multiple of 4
-    float eps;
-};
-
-constexpr int SLICES = 4;
 constexpr int THREADS = 640;
-
-// Fetches the 128 bytes around an address into L2.
-__device__ __forceinline__ void prefetch(const void* global) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
-}
-
-__device__ __forceinline__ float4 add(float4 a, float4 b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
-// Sum over the block, the same for every thread.
-__device__ __forceinline__ float block_sum(float value) {
-    __shared__ float warps[THREADS / 32];
-    value = warp_sum(value);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-    __syncthreads();
-    float sum = 0.0f;
-#pragma unroll
-    for (int warp = 0; warp < THREADS / 32; warp++) sum += warps[warp];
-    return sum;
-}
+constexpr int WARPS = THREADS / 32;
 
 // VECTORS vectors of four values a thread, THREADS apart; all their loads are under way together,
 // since memory answers late while the next product fills its ring.
 template <int VECTORS>
 __device__ __forceinline__ void add_norm(const AddNormParams& p) {
     const size_t start = static_cast<size_t>(blockIdx.x) * p.dim;
-    float4* residual = reinterpret_cast<float4*>(p.residual + start);
+    __shared__ float4 squares[VECTORS * WARPS / 4];
     pdl_launch();
-    float4 part[VECTORS][SLICES], sum[VECTORS], weight[VECTORS];
+    AddNormLoads loads[VECTORS];
+    float4 sum[VECTORS], weight[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int at = threadIdx.x + i * THREADS;
@@ -61,39 +28,29 @@ __device__ __forceinline__ void add_norm(const AddNormParams& p) {
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int at = threadIdx.x + i * THREADS;
-        if (4 * at >= p.dim) continue;
-#pragma unroll
-        for (int slice = 0; slice < SLICES; slice++) {
-            const float* from = p.partials + slice * p.slice + start;
-            part[i][slice] = __ldcg(reinterpret_cast<const float4*>(from) + at);
-        }
-        sum[i] = __ldcg(residual + at);
+        if (4 * at < p.dim) loads[i].load(p, start, at);
     }
     if (blockIdx.x >= live) return;
-    float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int at = threadIdx.x + i * THREADS;
-        if (4 * at >= p.dim) continue;
-        float4 product = part[i][0];
-#pragma unroll
-        for (int slice = 1; slice < SLICES; slice++) product = add(product, part[i][slice]);
-        const float4 s = add(sum[i], product);
-        sum[i] = s;
-        residual[at] = s;
-        squares += s.x * s.x + s.y * s.y + s.z * s.z + s.w * s.w;
+        float own = 0.0f;
+        if (4 * at < p.dim) {
+            sum[i] = loads[i].sum();
+            reinterpret_cast<float4*>(p.residual + start)[at] = sum[i];
+            own = squares_of(sum[i]);
+        }
+        own = warp_sum(own);
+        float* place = reinterpret_cast<float*>(squares) + i * WARPS + threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0) *place = own;
     }
-    const float scale = 1.0f / sqrtf(block_sum(squares) / p.dim + p.eps);
+    __syncthreads();
+    const float scale = 1.0f / sqrtf(row_sum<VECTORS * WARPS>(squares) / p.dim + p.eps);
     uint2* normed = reinterpret_cast<uint2*>(p.normed + start);
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int at = threadIdx.x + i * THREADS;
-        if (4 * at >= p.dim) continue;
-        const float4 s = sum[i], w = weight[i];
-        const __nv_bfloat162 pair[2] = {
-            __floats2bfloat162_rn(s.x * scale * w.x, s.y * scale * w.y),
-            __floats2bfloat162_rn(s.z * scale * w.z, s.w * scale * w.w)};
-        normed[at] = *reinterpret_cast<const uint2*>(pair);
+        if (4 * at < p.dim) normed[at] = normed_of(sum[i], scale, weight[i]);
     }
 }
 

@@ -102,10 +102,14 @@ __device__ constexpr float score_scale() {
     return 1.4426950408889634f * (S::DIM == 256 ? 0.0625f : 0.08838834764831845f);
 }
 
-// Lets the two warps of a pair meet.
+// Lets the two warps of a pair meet; barrier 0 is the block's.
 __device__ __forceinline__ void pair_barrier(uint32_t pair) {
     asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");
 }
+
+// What a pair without rows does where the others weigh a tile. Nothing needs it, but tools that
+// watch for races lose track of warps that leave out barriers of others.
+__device__ __forceinline__ void idle_pair() { pair_barrier(Lane().pair); }
 
 // The row of a 16-row operand that a lane names to ldmatrix, and the 16-byte column it starts at:
 // plain for keys (16 keys x 16 values), transposed for values (16 values x 16 keys).

@@ -206,6 +206,8 @@ __device__ __forceinline__ void run_unit(const DraftAttentionParams& p, const Dr
             score(scores, queries, ring.address(keys + Lane().half));
             if (unit.masked(tile)) mask_unseen(scores, p, unit, tile);
             weigh(running, scores, shared.exchange, parity);
+        } else {
+            idle_pair();
         }
         const uint32_t slot = ring.take(2);
         if (!unit.active<S>()) continue;

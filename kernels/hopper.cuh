@@ -7,12 +7,28 @@ struct alignas(128) TensorMap {
     uint64_t words[16];
 };
 
+// What the launch gave the block.
+__device__ __forceinline__ uint32_t dynamic_shared_bytes() {
+    uint32_t bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
 // ---- clusters ----
 
 __device__ __forceinline__ uint32_t cluster_rank() {
     uint32_t rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+// The halves of a meeting of the cluster's threads. Of what they wrote before, only barriers that
+// a fence followed are sure to be visible after it.
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 
 // Every thread of the cluster; shared memory written before is visible after.
@@ -46,6 +62,20 @@ __device__ __forceinline__ void barrier_arrive(uint32_t bar, uint32_t rank) {
         "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n\t}" ::"r"(bar),
         "r"(rank)
+        : "memory");
+}
+
+// Stores a value at the same address in block `rank` of the cluster and counts its four bytes at
+// the barrier there, whose end makes it visible.
+__device__ __forceinline__ void send_to_cluster(uint32_t address, uint32_t bar, uint32_t rank,
+                                                float value) {
+    asm volatile(
+        "{\n\t.reg .b32 to, bar;\n\t"
+        "mapa.shared::cluster.u32 to, %0, %2;\n\t"
+        "mapa.shared::cluster.u32 bar, %1, %2;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [bar];\n\t}" ::"r"(
+            address),
+        "r"(bar), "r"(rank), "r"(__float_as_uint(value))
         : "memory");
 }
 

@@ -1,5 +1,5 @@
 // Products of up to 8, 16, 32 or 64 rows a block, stored as bf16, as f32 (logits, and the slices
-// of K that add_norm.cu sums), or gated.
+// of K that add_norm.cuh sums), or gated.
 #include "linear.cuh"
 
 using Tile8 = LinearTile<8, 128, 8, 1, 1>;

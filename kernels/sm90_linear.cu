@@ -140,6 +140,7 @@ template <class T>
 __device__ __forceinline__ void wide_linear(const WideParams& p) {
     extern __shared__ unsigned char shared[];
     pdl_launch();
+    if (dynamic_shared_bytes() < T::USED_BYTES) __trap();
     const WideRing<T> ring(shared);
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < T::STAGES; slot++) {

@@ -1,7 +1,7 @@
 // Attention of the target in a step: plain, chain and tree.
 //
 // A unit of work is one piece of one sequence's context under one KV head, for as many nodes as
-// the block's rows hold. Blocks take units until none is left; the last pieces, which are the
+// the block's rows hold, or fewer where there would be fewer units than blocks. Blocks take units until none is left; the last pieces, which are the
 // longest, come first. The tiles in front of the committed length are the same for all rows of the
 // block; the tile of the committed length and the one behind it are gathered per node.
 #include "attention_gather.cuh"
@@ -23,6 +23,24 @@ struct TreeAttentionParams {
 // Pages of the longest piece, of the window's first page before it and its second behind it.
 constexpr uint32_t UNIT_PAGES = 2048 / PAGE_TOKENS + 2;
 
+// Units of a sequence of which each takes `nodes` nodes: pieces x KV heads x chunks of nodes.
+__device__ __forceinline__ uint32_t count_units(const TreeAttentionParams& p,
+                                                const Sequence& sequence, uint32_t nodes) {
+    const uint32_t splits = split_of(sequence.length + sequence.rows - 1) + 1;
+    return splits * p.kv.heads * ((sequence.rows + nodes - 1) / nodes);
+}
+
+// Nodes of a unit. A short context has few pieces: there a pair of warps a unit, on more
+// multiprocessors, is through sooner. A long one is read as few times as possible.
+__device__ __forceinline__ uint32_t nodes_of_unit(const TreeAttentionParams& p,
+                                                  const Sequence& sequence, uint32_t pairs,
+                                                  uint32_t pair_rows) {
+    const uint32_t group = p.partials.heads / p.kv.heads, blocks = gridDim.x / p.batch.live[1];
+    uint32_t used = 1;
+    while (used < pairs && count_units(p, sequence, used * pair_rows / group) > blocks) used *= 2;
+    return used * pair_rows / group;
+}
+
 // What a block works on; lives in shared memory.
 struct Unit {
     Sequence sequence;
@@ -32,12 +50,12 @@ struct Unit {
     uint32_t page;                      // number of the first page at hand
     uint32_t stride, offset;            // values from one cache index to the next, and to the head
 
-    // For one whole warp. `rows_max`: rows of a block.
+    // For one whole warp, of a block with `pairs` pairs of `pair_rows` rows.
     __device__ __forceinline__ Unit(const TreeAttentionParams& p, const uint32_t* first,
-                                    uint32_t unit, uint32_t rows_max)
+                                    uint32_t unit, uint32_t pairs, uint32_t pair_rows)
         : sequence(p.batch, p.slots, sequence_of(first, p.batch.live[1], unit)) {
         group = p.partials.heads / p.kv.heads;
-        const uint32_t most = rows_max / group;
+        const uint32_t most = nodes_of_unit(p, sequence, pairs, pair_rows);
         const uint32_t chunks = (sequence.rows + most - 1) / most;
         uint32_t place = unit - first[sequence_of(first, p.batch.live[1], unit)];
         node = place % chunks * most;
@@ -91,14 +109,11 @@ struct TreeShared {
 // As the launch counts shared memory.
 static_assert(sizeof(TreeShared<AttentionShape<256, 4, 3>>) == 96 * 152 + 712, "TreeShared");
 
-// Units of a sequence: pieces x KV heads x chunks of nodes.
 template <class S>
 __device__ __forceinline__ uint32_t units_of(const TreeAttentionParams& p, uint32_t number) {
     const Sequence sequence(p.batch, p.slots, number);
     if (sequence.rows == 0) return 0;
-    const uint32_t most = S::ROWS / (p.partials.heads / p.kv.heads);
-    const uint32_t splits = split_of(sequence.length + sequence.rows - 1) + 1;
-    return splits * p.kv.heads * ((sequence.rows + most - 1) / most);
+    return count_units(p, sequence, nodes_of_unit(p, sequence, S::GROUPS, S::PAIR_ROWS));
 }
 
 // Streams the keys and values of a unit's tiles.
@@ -187,6 +202,8 @@ __device__ __forceinline__ void run_unit(const TreeAttentionParams& p, const Uni
                 score(scores, queries, ring.address(keys + Lane().half));
             }
             weigh(running, scores, shared.exchange, parity);
+        } else {
+            idle_pair();
         }
         const uint32_t slot = ring.take(unit.slots(tile));
         if (!unit.active<S>()) continue;
@@ -221,7 +238,7 @@ __device__ __forceinline__ void next_unit(const TreeAttentionParams& p, TreeShar
         shared.unit.nodes = 0;
     }
     if (number >= first[sequences]) return;
-    const Unit unit(p, first, number, S::ROWS);
+    const Unit unit(p, first, number, S::GROUPS, S::PAIR_ROWS);
     if (threadIdx.x == 0) shared.unit = unit;
 }
 

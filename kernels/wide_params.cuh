@@ -38,6 +38,7 @@ struct WideParams {
 
 constexpr int CHUNK_BYTES = 128;   // 64 columns of bf16
 constexpr int BARRIER_BYTES = 16;  // full and empty
+// At most; a launch asks for what the ring below takes of it.
 constexpr int SHARED_BYTES = 227 << 10;
 
 // ROWS rows by 64 outputs for each of the CONSUMERS warpgroups that multiply, in clusters of
@@ -70,6 +71,9 @@ struct WideTile {
     // Chunks that may still multiply when a consumer gives the one before them back: few rows wait
     // for memory, and their chunks go back at once.
     static constexpr int PENDING = ROWS > 64 ? 1 : 0;
+    // Also in crates/ops/src/cuda/linear/wide_plan.rs.
+    static constexpr int USED_BYTES =
+        1024 + CONSUMERS * STAGING_BYTES + STAGES * (STAGE_BYTES + BARRIER_BYTES);
     static_assert(STAGES >= 3 && ROWS % PART_ROWS_BF16 == 0 && STAGE_BYTES % 1024 == 0);
 
     using Sums = float[ROWS / 2];

@@ -10,36 +10,75 @@ use super::linear::{self, Product, Route};
 use crate::{LinearAddNorm, OpsError, RmsNorm, ScratchNeeds};
 
 /// Parts of K that are summed by themselves: the outputs alone are too few to occupy a GPU. Also in
-/// kernels/add_norm.cu.
+/// kernels/add_norm.cuh.
 const SLICES: usize = 4;
 
 /// Values of a vector load.
 const VECTOR: usize = 4;
 
-/// As in kernels/add_norm.cu.
-const THREADS: u32 = 640;
+/// A kernel of `kernels/add_norm.cuh`.
+struct AddNorm {
+    /// Blocks of a row.
+    blocks: u32,
+    threads: u32,
+    /// Vectors of a thread.
+    vectors: usize,
+    entry: Entry,
+}
 
-/// Vectors per thread of a kernel, and its name.
-const ADD_NORM: [(usize, &str); 2] = [(1, "add_norm_1"), (2, "add_norm_2")];
+impl AddNorm {
+    const fn new(blocks: u32, threads: u32, vectors: usize, entry: Entry) -> Self {
+        AddNorm {
+            blocks,
+            threads,
+            vectors,
+            entry,
+        }
+    }
 
-/// Values of the longest residual stream.
-pub(super) const DIM_MAX: usize = ADD_NORM[ADD_NORM.len() - 1].0 * VECTOR * THREADS as usize;
+    /// Values of the longest row.
+    const fn dim_max(&self) -> usize {
+        self.blocks as usize * self.threads as usize * self.vectors * VECTOR
+    }
 
-/// The kernel for rows of `dim` values.
-fn add_norm(dim: usize) -> Result<Entry, OpsError> {
-    let held = |vectors: usize| vectors * VECTOR * THREADS as usize;
-    let fits = ADD_NORM.iter().find(|&&(vectors, _)| dim <= held(vectors));
-    match fits {
-        Some(&(_, name)) if dim.is_multiple_of(VECTOR) => Ok(Entry {
-            module: "add_norm",
-            name,
-        }),
-        _ => Err(OpsError::Device(format!(
-            "a residual stream on CUDA has a multiple of {VECTOR} values and at most {DIM_MAX}, this \
-             one has {dim}"
-        ))),
+    /// The kernel for rows of `dim` values.
+    fn of(dim: usize, limits: &Limits) -> Result<&'static Self, OpsError> {
+        let kernels = match limits.warpgroups {
+            true => &HOPPER[..],
+            false => &ANY[..],
+        };
+        let fitting = kernels.iter().find(|kernel| dim <= kernel.dim_max());
+        match fitting {
+            Some(kernel) if dim.is_multiple_of(VECTOR) => Ok(kernel),
+            _ => Err(OpsError::Device(format!(
+                "a residual stream on CUDA has a multiple of {VECTOR} values and at most \
+                 {DIM_MAX}, this one has {dim}"
+            ))),
+        }
     }
 }
+
+const fn entry(module: &'static str, name: &'static str) -> Entry {
+    Entry { module, name }
+}
+
+/// One block a row.
+const ANY: [AddNorm; 2] = [
+    AddNorm::new(1, 640, 1, entry("add_norm", "add_norm_1")),
+    AddNorm::new(1, 640, 2, entry("add_norm", "add_norm_2")),
+];
+
+/// A cluster of blocks a row.
+const HOPPER: [AddNorm; 1] = [AddNorm::new(
+    4,
+    320,
+    1,
+    entry("sm90_add_norm", "add_norm_cluster"),
+)];
+
+/// Values of the longest residual stream.
+pub(super) const DIM_MAX: usize = ANY[ANY.len() - 1].dim_max();
+const _: () = assert!(HOPPER[0].dim_max() == DIM_MAX);
 
 /// `struct AddNormParams`.
 #[derive(Clone, Copy)]
@@ -107,7 +146,7 @@ pub(super) fn enqueue(
     limits: &Limits,
 ) -> Result<(), OpsError> {
     let (rows, outputs) = (op.rows.capacity, op.weight.rows);
-    let entry = add_norm(outputs)?;
+    let kernel = AddNorm::of(outputs, limits)?;
     if rows * outputs == 0 {
         return Ok(());
     }
@@ -126,13 +165,13 @@ pub(super) fn enqueue(
         eps: op.eps,
     };
     let grid = Grid {
-        blocks: [rows as u32, 1, 1],
-        threads: THREADS,
+        blocks: [kernel.blocks * rows as u32, 1, 1],
+        threads: kernel.threads,
         shared: 0,
     };
-    // SAFETY: mirrors the struct in kernels/add_norm.cu; every buffer was checked, the scratch
+    // SAFETY: mirrors the struct in kernels/add_norm.cuh; every buffer was checked, the scratch
     // holds `SLICES` slices.
-    unsafe { cuda.run(&entry, grid, params) }
+    unsafe { cuda.run(&kernel.entry, grid, params) }
 }
 
 fn added(cuda: &Cuda, op: LinearAddNorm<'_, Cuda>, limits: &Limits) -> Result<(), OpsError> {

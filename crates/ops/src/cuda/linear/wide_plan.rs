@@ -74,8 +74,10 @@ const TILES: [Tile; 12] = [
 
 /// Columns of a stage.
 const CHUNK_COLUMNS: usize = 64;
-/// Shared memory of a block, as in `kernels/wide_params.cuh`.
-const SHARED_BYTES: u32 = 227 << 10;
+/// Shared memory of a block at most, as in `kernels/wide_params.cuh`.
+const SHARED_BYTES_MAX: usize = 227 << 10;
+/// The pair of barriers of a stage.
+const BARRIER_BYTES: usize = 16;
 /// Blocks that `kernels/wide_carry.cuh` has flags for.
 const BLOCKS_MAX: usize = 256;
 /// Rows from which on the copy engine stores results.
@@ -141,6 +143,21 @@ impl Tile {
         (self.rows >= BULK_ROWS).then_some([rows, 2 * rows])
     }
 
+    /// Shared memory of a block: as many stages as fit, what results are staged in, up to 1,024
+    /// bytes of alignment, as in `WideTile` of `kernels/wide_params.cuh`. Not a byte more: in what is
+    /// left, blocks of the small kernels around the product find room while it runs.
+    fn shared_bytes(&self) -> usize {
+        let stage = (64 * self.consumers + self.rows) * 2 * CHUNK_COLUMNS + BARRIER_BYTES;
+        let staged_rows = match (self.part_rows(), self.rows) {
+            (Some([_, bf16_rows]), _) => 2 * bf16_rows,
+            (None, rows) if rows.is_multiple_of(64) => 64,
+            (None, rows) if rows.is_multiple_of(48) => 48,
+            (None, _) => 32,
+        };
+        let rest = 1024 + self.consumers * staged_rows * 2 * CHUNK_COLUMNS;
+        rest + (SHARED_BYTES_MAX - rest) / stage * stage
+    }
+
     /// The division and the clocks of the busiest block; `None` where shares cannot be cut evenly.
     fn divide(
         &self,
@@ -194,7 +211,7 @@ impl Tile {
             grid: Grid {
                 blocks: [(clusters * self.cluster) as u32, 1, 1],
                 threads: 128 * self.consumers as u32 + spare,
-                shared: SHARED_BYTES,
+                shared: self.shared_bytes() as u32,
             },
             division: Division {
                 tiles: tiles as u32,
