@@ -227,6 +227,8 @@ impl TextStream {
                 self.raw.extend_from_slice(self.vocabulary.bytes(token.id));
             }
             self.kept += 1;
+            let end = self.base + self.raw.len();
+            self.tokens.push(end..end, None);
             self.matched = Some(if chosen {
                 Matched::Token(token.id)
             } else {

@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -7,6 +9,12 @@ use crate::testing::byte_vocabulary;
 use crate::tool_calls::Tool;
 
 mod golden;
+
+/// Made once: there are tens of thousands of streams here.
+fn vocabulary() -> Arc<Vocabulary> {
+    static VOCABULARY: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| Arc::new(byte_vocabulary()));
+    Arc::clone(&VOCABULARY)
+}
 
 /// Two tools with arguments of all kinds.
 fn tools() -> ToolSet {
@@ -55,7 +63,7 @@ struct Run {
 
 /// Feeds tokens of these bytes, then the end of the turn if it is `ended`.
 fn run(tokens: &[&[u8]], ended: bool, options: &TextOptions) -> Run {
-    let mut stream = TextStream::new(Arc::new(byte_vocabulary()), options.clone());
+    let mut stream = TextStream::new(vocabulary(), options.clone());
     let mut deltas = Vec::new();
     let line = |index: usize| TokenLine {
         id: u32::try_from(index).unwrap(),
@@ -269,7 +277,7 @@ fn part() -> impl Strategy<Value = &'static str> {
 fn only_what_may_become_a_mark_is_held_back() {
     let options = options(false, Some(tools()));
     let shown = |text: &str| {
-        let mut stream = TextStream::new(Arc::new(byte_vocabulary()), options.clone());
+        let mut stream = TextStream::new(vocabulary(), options.clone());
         let mut deltas = Vec::new();
         stream.take(text.as_bytes(), None, &mut deltas);
         let message = Message::of(deltas.iter().map(|delta| &delta.event));
@@ -336,6 +344,22 @@ fn one_call_is_enough_where_no_other_is_wanted() {
 }
 
 #[test]
+fn what_else_ends_the_output_is_said() {
+    let mut set = tools();
+    set.parallel = false;
+    let options = options(false, Some(set));
+    for text in [
+        "<tool_call>\n<function=g>\n</function>",
+        "<tool_call>{\"name\": \"g\"}",
+        "<tool_call>\n<function=g>",
+    ] {
+        let turn = check_cuts(text, true, &options, &[4]);
+        assert_eq!((turn.matched, turn.complete), (Some(Matched::EndOfTurn), 1));
+        assert_eq!(check_cuts(text, false, &options, &[4]).matched, None);
+    }
+}
+
+#[test]
 fn stop_strings_see_the_answer_and_nothing_of_a_call() {
     let call =
         "<tool_call>\n<function=f>\n<parameter=a>\nstop\n</parameter>\n</function>\n</tool_call>";
@@ -366,7 +390,7 @@ fn stop_strings_see_the_answer_and_nothing_of_a_call() {
 #[test]
 fn reasoning_ends_at_a_call_and_counts_up_to_it() {
     let text = "Hm.\n\n<tool_call>\n<function=g>\n</function>\n</tool_call>";
-    let mut stream = TextStream::new(Arc::new(byte_vocabulary()), options(true, Some(tools())));
+    let mut stream = TextStream::new(vocabulary(), options(true, Some(tools())));
     let mut deltas = Vec::new();
     for byte in text.bytes() {
         stream.take(&[byte], None, &mut deltas);

@@ -11,6 +11,7 @@ impl TextStream {
         &mut self,
         opening: Opening,
         delivered: usize,
+        last: bool,
         deltas: &mut Vec<Delta>,
     ) -> Option<Matched> {
         self.state = State::CallEnded;
@@ -34,7 +35,7 @@ impl TextStream {
                 self.start_event(name, deltas);
                 self.grow(arguments, deltas);
                 self.complete(deltas);
-                self.end_after_call()
+                self.end_after_call(last)
             }
             Opening::Empty { end, .. } => {
                 self.skip(end - delivered);
@@ -67,7 +68,7 @@ impl TextStream {
                     self.skip(size);
                     self.grow(text, deltas);
                     self.complete(deltas);
-                    if !wrapped && let Some(matched) = self.end_after_call() {
+                    if !wrapped && let Some(matched) = self.end_after_call(end.is_some()) {
                         return Some(matched);
                     }
                 }
@@ -75,7 +76,7 @@ impl TextStream {
                     self.skip(size);
                     self.call = None;
                     self.state = State::CallEnded;
-                    return self.end_after_call();
+                    return self.end_after_call(end.is_some());
                 }
             }
         }
@@ -118,10 +119,10 @@ impl TextStream {
         });
     }
 
-    /// Ends the output behind a call if no other is wanted.
-    fn end_after_call(&mut self) -> Option<Matched> {
+    /// Ends the output behind a call if no other is wanted and nothing else has ended it.
+    fn end_after_call(&mut self, last: bool) -> Option<Matched> {
         let tools = self.options.tools.as_ref()?;
-        if tools.parallel || self.calls_complete == 0 {
+        if last || tools.parallel || self.calls_complete == 0 {
             return None;
         }
         self.kept = self.kept_before(0);

@@ -26,7 +26,7 @@ impl TextStream {
             // White space in front of a call is dropped.
             let shown = without_space(&self.raw[..text]);
             self.deliver(shown, Event::Content, deltas);
-            return self.begin_call(opening, shown, deltas);
+            return self.begin_call(opening, shown, last, deltas);
         }
         let mut end = text;
         if !last {
