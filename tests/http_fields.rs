@@ -107,8 +107,6 @@ fn hints_are_taken_and_counted() {
 fn what_would_change_the_answer_is_refused() {
     let server = Server::shared();
     let (field, value) = ("unsupported_parameter", "unsupported_value");
-    let part = |kind: &str| json!({"messages": [{"role": "user", "content": [{"type": kind}]}]});
-    let place = "messages.[0].content.[0].type";
     for (extra, code, param) in [
         (
             json!({"modalities": ["text", "audio"]}),
@@ -116,10 +114,6 @@ fn what_would_change_the_answer_is_refused() {
             "modalities",
         ),
         (json!({"audio": {"voice": "v"}}), field, "audio"),
-        (part("image_url"), value, place),
-        (part("input_audio"), value, place),
-        (part("file"), value, place),
-        (part("video_url"), value, place),
         (
             json!({"web_search_options": {}}),
             field,
@@ -173,5 +167,21 @@ fn what_would_change_the_answer_is_refused() {
         let body = with(chat("Hi"), extra);
         let reply = server.post(CHAT, &body);
         reply.refused(400, "invalid_request_error", Some(code), Some(param));
+    }
+}
+
+#[test]
+fn parts_that_are_no_text_are_refused() {
+    let server = Server::shared();
+    for kind in ["image_url", "input_audio", "file", "video_url"] {
+        let messages = json!([{"role": "user", "content": [{"type": kind}]}]);
+        let reply = server.post(CHAT, &with(chat("Hi"), json!({"messages": messages})));
+        let place = "messages.[0].content.[0].type";
+        reply.refused(
+            400,
+            "invalid_request_error",
+            Some("unsupported_value"),
+            Some(place),
+        );
     }
 }

@@ -296,121 +296,107 @@ mod tests {
         }
     }
 
+    /// Bodies are refused with this code about this field.
+    fn refused(cases: &[(Value, &str, &str)]) {
+        for (body, code, param) in cases {
+            let error = read(body.clone()).unwrap_err();
+            let found = (error.code, error.param.as_deref());
+            assert_eq!(found, (Some(*code), Some(*param)), "{body}");
+        }
+    }
+
+    const INVALID: &str = "invalid_value";
+    const KIND: &str = "invalid_type";
+    const MISSING: &str = "missing_required_parameter";
+    const UNSUPPORTED: &str = "unsupported_value";
+
     #[test]
-    fn refusals_name_the_field() {
-        let choice = |choice: Value| json!({"tools": [tool("f")], "tool_choice": choice});
-        let allowed =
-            |allowed: Value| choice(json!({"type": "allowed_tools", "allowed_tools": allowed}));
-        let with = |extra: Value| {
+    fn definitions_that_are_refused() {
+        let with = |name: &str, value: Value| {
             let mut tool = tool("f");
-            let function = tool["function"].as_object_mut().unwrap();
-            function.extend(extra.as_object().unwrap().clone());
+            tool["function"][name] = value;
             json!({"tools": [tool]})
         };
-        let (invalid, kind) = ("invalid_value", "invalid_type");
-        let (missing, unsupported) = ("missing_required_parameter", "unsupported_value");
-        for (body, code, param) in [
-            (json!({"tools": {}}), kind, "tools"),
-            (json!({"tools": [1]}), kind, "tools.[0]"),
-            (json!({"tools": [{}]}), missing, "tools.[0].type"),
+        let path = |name: &str| format!("tools.[0].function.{name}");
+        for (name, value, code) in [
+            ("name", json!("a b"), INVALID),
+            ("name", json!(""), INVALID),
+            ("name", json!("x".repeat(65)), INVALID),
+            ("name", json!(null), MISSING),
+            ("parameters", json!([]), KIND),
+            ("strict", json!("yes"), KIND),
+            ("description", json!(1), KIND),
+        ] {
+            refused(&[(with(name, value), code, &path(name))]);
+        }
+        let double = json!({"tools": [tool("f"), tool("f")]});
+        let many = json!({"tools": vec![tool("f"); 129]});
+        refused(&[
+            (json!({"tools": {}}), KIND, "tools"),
+            (json!({"tools": [1]}), KIND, "tools.[0]"),
+            (json!({"tools": [{}]}), MISSING, "tools.[0].type"),
             (
                 json!({"tools": [{"type": "custom"}]}),
-                unsupported,
+                UNSUPPORTED,
                 "tools.[0].type",
             ),
             (
                 json!({"tools": [{"type": "function"}]}),
-                missing,
+                MISSING,
                 "tools.[0].function",
             ),
+            (double, INVALID, "tools.[1].function.name"),
+            (many, "array_above_max_length", "tools"),
             (
-                json!({"tools": [tool("f"), tool("f")]}),
-                invalid,
-                "tools.[1].function.name",
+                json!({"parallel_tool_calls": 1}),
+                KIND,
+                "parallel_tool_calls",
             ),
-            (
-                json!({"tools": [tool("a b")]}),
-                invalid,
-                "tools.[0].function.name",
-            ),
-            (
-                json!({"tools": [tool("")]}),
-                invalid,
-                "tools.[0].function.name",
-            ),
-            (
-                json!({"tools": [tool(&"x".repeat(65))]}),
-                invalid,
-                "tools.[0].function.name",
-            ),
-            (
-                json!({"tools": vec![tool("f"); 129]}),
-                "array_above_max_length",
-                "tools",
-            ),
-            (
-                with(json!({"parameters": []})),
-                kind,
-                "tools.[0].function.parameters",
-            ),
-            (
-                with(json!({"strict": "yes"})),
-                kind,
-                "tools.[0].function.strict",
-            ),
-            (
-                with(json!({"description": 1})),
-                kind,
-                "tools.[0].function.description",
-            ),
-            (choice(json!("any")), invalid, "tool_choice"),
-            (choice(json!(true)), kind, "tool_choice"),
-            (choice(json!({})), missing, "tool_choice.type"),
+        ]);
+    }
+
+    #[test]
+    fn choices_that_are_refused() {
+        let choice = |choice: Value| json!({"tools": [tool("f")], "tool_choice": choice});
+        let allowed =
+            |allowed: Value| choice(json!({"type": "allowed_tools", "allowed_tools": allowed}));
+        refused(&[
+            (choice(json!("any")), INVALID, "tool_choice"),
+            (choice(json!(true)), KIND, "tool_choice"),
+            (choice(json!({})), MISSING, "tool_choice.type"),
             (
                 choice(json!({"type": "custom"})),
-                unsupported,
+                UNSUPPORTED,
                 "tool_choice",
             ),
             (
                 choice(json!({"type": "function"})),
-                missing,
+                MISSING,
                 "tool_choice.function",
             ),
-            (choice(tool("h")), invalid, "tool_choice"),
-            (json!({"tool_choice": "required"}), invalid, "tool_choice"),
-            (json!({"tool_choice": tool("f")}), invalid, "tool_choice"),
+            (choice(tool("h")), INVALID, "tool_choice"),
+            (json!({"tool_choice": "required"}), INVALID, "tool_choice"),
+            (json!({"tool_choice": tool("f")}), INVALID, "tool_choice"),
             (
                 allowed(json!({"tools": []})),
-                missing,
+                MISSING,
                 "tool_choice.allowed_tools.mode",
             ),
             (
                 allowed(json!({"mode": "auto"})),
-                missing,
+                MISSING,
                 "tool_choice.allowed_tools.tools",
             ),
             (
                 allowed(json!({"mode": "all", "tools": []})),
-                invalid,
+                INVALID,
                 "tool_choice.allowed_tools.mode",
             ),
             (
                 allowed(json!({"mode": "auto", "tools": [tool("h")]})),
-                invalid,
+                INVALID,
                 "tool_choice",
             ),
-            (
-                json!({"parallel_tool_calls": 1}),
-                kind,
-                "parallel_tool_calls",
-            ),
-        ] {
-            let error = read(body.clone()).unwrap_err();
-            assert_eq!(
-                (error.code, error.param.as_deref()),
-                (Some(code), Some(param)),
-                "{body}"
-            );
-        }
+        ]);
     }
 }

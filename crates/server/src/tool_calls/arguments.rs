@@ -38,11 +38,12 @@ impl Arguments {
     }
 
     /// A value begins.
-    pub(super) fn begin(&mut self, key: &str, types: Types, out: &mut String) {
+    pub(super) fn begin(&mut self, key: &str, types: impl FnOnce() -> Types, out: &mut String) {
         if !self.given.insert(key.to_owned()) {
             self.open = Open::Repeated;
             return;
         }
+        let types = types();
         let text = types.is_text();
         self.open = match text {
             true => Open::Text,

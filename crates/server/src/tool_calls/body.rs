@@ -123,7 +123,8 @@ impl Body {
             let Some((key, size)) = name(&rest[tag.len()..]) else {
                 return self.undecided(raw, end, out);
             };
-            self.arguments.begin(&key, Types::of(parameters, &key), out);
+            self.arguments
+                .begin(&key, || Types::of(parameters, &key), out);
             self.place = Place::Value(Value::default());
             return Step::Take(space + tag.len() + size);
         }

@@ -88,7 +88,28 @@ fn shapes() -> Vec<Case> {
             "",
             &[("f", x)],
         ),
-        // Left open at the end of the turn.
+        // Text behind it.
+        case(format!("Wait. {one}\nDone."), "Wait.Done.", &[("f", x)]),
+        case(format!("{one}\n\nAnd{one}"), "And", &[("f", x), ("f", x)]),
+        // A name nobody offered.
+        case(
+            "<tool_call>\n<function=zzz>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>",
+            "",
+            &[("zzz", x)],
+        ),
+        // Words where only parameters belong.
+        case(
+            "<tool_call>\n<function=f> so <b> \n<parameter=a>x</parameter>\n</function>\n</tool_call>",
+            "",
+            &[("f", x)],
+        ),
+    ]
+}
+
+/// Left open at the end of the turn.
+fn unfinished() -> Vec<Case> {
+    let x = r#"{"a": "x"}"#;
+    vec![
         case(
             "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>",
             "",
@@ -112,7 +133,11 @@ fn shapes() -> Vec<Case> {
         case("<tool_call>\n<function=f>\n<param", "", &[("f", "{}")]),
         case("<tool_call>\n<function=f", "<tool_call>\n<function=f", &[]),
         case("Well\n<tool_call>", "Well\n<tool_call>", &[]),
-        // Nothing, or no call at all.
+    ]
+}
+
+fn no_calls() -> Vec<Case> {
+    vec![
         case("<tool_call></tool_call>", "", &[]),
         case("a\n<tool_call>\n</tool_call>\n", "a", &[]),
         case("Use <tool_call> for it. ", "Use <tool_call> for it. ", &[]),
@@ -122,21 +147,6 @@ fn shapes() -> Vec<Case> {
             &[],
         ),
         case("a <function=f> b", "a <function=f> b", &[]),
-        // Text behind it.
-        case(format!("Wait. {one}\nDone."), "Wait.Done.", &[("f", x)]),
-        case(format!("{one}\n\nAnd{one}"), "And", &[("f", x), ("f", x)]),
-        // A name nobody offered.
-        case(
-            "<tool_call>\n<function=zzz>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>",
-            "",
-            &[("zzz", x)],
-        ),
-        // Words where only parameters belong.
-        case(
-            "<tool_call>\n<function=f> so <b> \n<parameter=a>x</parameter>\n</function>\n</tool_call>",
-            "",
-            &[("f", x)],
-        ),
     ]
 }
 
@@ -170,7 +180,7 @@ fn json_calls() -> Vec<Case> {
     ]
 }
 
-fn values() -> Vec<Case> {
+fn strings() -> Vec<Case> {
     let inside = format!("Write\n{EXAMPLE}\nso.");
     let last = format!("Write\n{EXAMPLE}\nso:\n{EXAMPLE}");
     let mut cases = vec![
@@ -207,6 +217,11 @@ fn values() -> Vec<Case> {
         let text = format!("<tool_call>\n<function=f>\n{empty}\n</function>\n</tool_call>");
         cases.push(case(text, "", &[("f", r#"{"a": ""}"#)]));
     }
+    cases
+}
+
+fn values() -> Vec<Case> {
+    let mut cases = Vec::new();
     for (key, value, expected) in [
         ("n", "3", "3"),
         ("n", "\"3\"", r#""\"3\"""#),
@@ -298,7 +313,10 @@ fn thoughts() -> Vec<Case> {
 
 fn all() -> Vec<Case> {
     let mut cases = shapes();
+    cases.extend(unfinished());
+    cases.extend(no_calls());
     cases.extend(json_calls());
+    cases.extend(strings());
     cases.extend(values());
     cases.extend(thoughts());
     cases
