@@ -394,7 +394,7 @@ fn several_choices_have_calls_of_their_own() {
         );
     }
     let chunks = events(&server.post(CHAT, &with(body, json!({"stream": true}))).text);
-    for index in 0..2 {
+    for (index, choice) in choices.iter().enumerate() {
         let own: Vec<_> = chunks
             .iter()
             .filter(|chunk| chunk["choices"][0]["index"] == index)
@@ -402,10 +402,7 @@ fn several_choices_have_calls_of_their_own() {
             .collect();
         let (message, finish) = gather(&own);
         assert_eq!(finish, "tool_calls");
-        assert_eq!(
-            without_ids(&message),
-            without_ids(&choices[index]["message"])
-        );
+        assert_eq!(without_ids(&message), without_ids(&choice["message"]));
     }
 }
 

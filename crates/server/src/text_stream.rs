@@ -158,10 +158,10 @@ pub struct TextStream {
     matched: Option<Matched>,
     /// The call that is being read.
     call: Option<Body>,
-    /// Calls begun.
+    /// Calls that were begun.
+    calls_begun: usize,
+    /// Calls that are complete.
     calls: usize,
-    /// Of these, complete.
-    calls_complete: usize,
 }
 
 impl TextStream {
@@ -184,8 +184,8 @@ impl TextStream {
             reasoning: None,
             matched: None,
             call: None,
+            calls_begun: 0,
             calls: 0,
-            calls_complete: 0,
         }
     }
 
@@ -209,7 +209,7 @@ impl TextStream {
 
     /// Calls that are complete.
     pub fn calls(&self) -> usize {
-        self.calls_complete
+        self.calls
     }
 
     /// Takes the next token and appends what became final to `deltas`. `Some` says that the output
@@ -361,14 +361,13 @@ impl Delta {
 
     /// Takes in more of the same.
     pub(crate) fn append(&mut self, next: Delta) {
-        match (&mut self.event, &next.event) {
-            (
-                Event::Reasoning(text) | Event::Content(text) | Event::CallArguments { text, .. },
-                Event::Reasoning(more)
-                | Event::Content(more)
-                | Event::CallArguments { text: more, .. },
-            ) => text.push_str(more),
-            _ => {}
+        if let Event::Reasoning(text) | Event::Content(text) | Event::CallArguments { text, .. } =
+            &mut self.event
+            && let Event::Reasoning(more)
+            | Event::Content(more)
+            | Event::CallArguments { text: more, .. } = &next.event
+        {
+            text.push_str(more);
         }
         self.lines.extend(next.lines);
     }

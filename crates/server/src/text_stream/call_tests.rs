@@ -296,6 +296,12 @@ fn only_what_may_become_a_mark_is_held_back() {
         ("a\n<function=zz>", "a\n<function=zz>"),
         ("<tool_call> no", "<tool_call> no"),
         ("<tool_call>\n<function=f", ""),
+        ("<tool_call>{\"name\": 1", ""),
+        ("<tool_call>{\"name\": 1} ", "<tool_call>{\"name\": 1}"),
+        (
+            "<tool_call>{\"name\": \"g\"} no",
+            "<tool_call>{\"name\": \"g\"} no",
+        ),
     ] {
         assert_eq!(shown(text), (content.to_owned(), String::new()), "{text:?}");
     }

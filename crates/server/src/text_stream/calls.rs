@@ -94,35 +94,36 @@ impl TextStream {
 
     fn start_event(&mut self, name: String, deltas: &mut Vec<Delta>) {
         let start = Event::CallStart {
-            index: self.calls,
+            index: self.calls_begun,
             id: ids::random_id("call_"),
             name,
         };
-        self.calls += 1;
+        self.calls_begun += 1;
         self.emit(start, deltas);
     }
 
     fn grow(&mut self, text: String, deltas: &mut Vec<Delta>) {
         if !text.is_empty() {
-            let index = self.calls - 1;
+            let index = self.calls_begun - 1;
             self.emit(Event::CallArguments { index, text }, deltas);
         }
     }
 
     fn complete(&mut self, deltas: &mut Vec<Delta>) {
-        self.calls_complete += 1;
+        self.calls += 1;
         deltas.push(Delta {
             event: Event::CallEnd {
-                index: self.calls - 1,
+                index: self.calls_begun - 1,
             },
             lines: Vec::new(),
         });
     }
 
-    /// Ends the output behind a call if no other is wanted and nothing else has ended it.
+    /// Ends the output behind a call if no other is wanted. At the `last` byte it has ended anyway.
     fn end_after_call(&mut self, last: bool) -> Option<Matched> {
         let tools = self.options.tools.as_ref()?;
-        if last || tools.parallel || self.calls_complete == 0 {
+        let over = last && blank(&self.raw) == self.raw.len();
+        if over || tools.parallel || self.calls == 0 {
             return None;
         }
         self.kept = self.kept_before(0);

@@ -182,35 +182,53 @@ fn json_call(raw: &[u8], start: usize, at: usize, tools: &ToolSet, ends: bool) -
         true => Opening::Nowhere,
         false => Opening::Maybe { start },
     };
-    let closed = seen
-        .windows(CALL_CLOSE.len())
-        .any(|window| window == CALL_CLOSE);
-    if !closed && !ends {
+    let Some(size) = object_size(seen) else {
         return undecided;
-    }
-    let mut values = serde_json::Deserializer::from_slice(seen).into_iter::<Map<String, Value>>();
-    let object = match values.next() {
-        Some(Ok(object)) => object,
-        Some(Err(error)) if error.is_eof() => return undecided,
-        _ => return Opening::Nowhere,
     };
-    let behind = at + values.byte_offset();
-    let end = behind + blank(&raw[behind..]);
-    let size = match begins(&seen[end - at..], CALL_CLOSE) {
-        Found::Yes => CALL_CLOSE.len(),
-        Found::Open if ends => seen.len() - (end - at),
+    let Ok(object) = serde_json::from_slice::<Map<String, Value>>(&seen[..size]) else {
+        return Opening::Nowhere;
+    };
+    let (Some(Value::String(name)), Some(arguments)) = (object.get("name"), arguments(&object))
+    else {
+        return Opening::Nowhere;
+    };
+    if !tools.may_call(name) {
+        return Opening::Nowhere;
+    }
+    let mark = size + blank(&seen[size..]);
+    let end = match begins(&seen[mark..], CALL_CLOSE) {
+        Found::Yes => mark + CALL_CLOSE.len(),
+        Found::Open if ends => seen.len(),
         Found::Open => return undecided,
         Found::No => return Opening::Nowhere,
     };
-    match (object.get("name"), arguments(&object)) {
-        (Some(Value::String(name)), Some(arguments)) if tools.may_call(name) => Opening::Whole {
-            start,
-            end: end + size,
-            name: name.clone(),
-            arguments: spaced_json::text(&arguments),
-        },
-        _ => Opening::Nowhere,
+    Opening::Whole {
+        start,
+        end: at + end,
+        name: name.clone(),
+        arguments: spaced_json::text(&arguments),
     }
+}
+
+/// Bytes of the object that `bytes` begin with, by its braces; `None` until the last one is there.
+fn object_size(bytes: &[u8]) -> Option<usize> {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' if !quoted => depth += 1,
+            b'}' if !quoted => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 fn arguments(object: &Map<String, Value>) -> Option<Value> {
