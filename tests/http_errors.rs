@@ -129,7 +129,17 @@ fn options_that_cannot_be_honoured() {
             value,
             "tools.[0].type",
         ),
-        (json!({"tool_choice": "required"}), value, "tool_choice"),
+        (
+            json!({"tool_choice": "required"}),
+            "invalid_value",
+            "tool_choice",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}],
+                "tool_choice": "required"}),
+            value,
+            "tool_choice",
+        ),
         (json!({"audio": {}}), field, "audio"),
     ]);
 }

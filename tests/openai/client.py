@@ -1,5 +1,6 @@
 """Drives a running server with the OpenAI client: BASE_URL MODEL. Ends with 0 if everything is as the client expects."""
 import asyncio
+import json
 import sys
 
 import openai
@@ -56,6 +57,28 @@ def stop_string(whole):
     assert answer.choices[0].finish_reason == "stop" and whole.strip() not in answer.choices[0].message.content
 
 
+def tools():
+    weather = {"type": "function", "function": {"name": "get_weather", "description": "Weather for a city", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}
+    messages = [{"role": "user", "content": "Weather in Oslo and Rome?"}]
+    answer = client.chat.completions.create(model=model, messages=messages, tools=[weather])
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None, choice
+    calls = choice.message.tool_calls
+    assert [json.loads(call.function.arguments) for call in calls] == [{"city": "Oslo"}, {"city": "Rome"}]
+    with client.chat.completions.stream(model=model, messages=messages, tools=[weather]) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.finish_reason == "tool_calls"
+    assert [(c.type, c.function.name, c.function.arguments) for c in streamed.message.tool_calls] == [
+        (c.type, c.function.name, c.function.arguments) for c in calls
+    ]
+    messages.append(choice.message)
+    messages += [{"role": "tool", "tool_call_id": c.id, "content": json.dumps({"sky": sky})} for c, sky in zip(calls, ["sunny", "rainy"])]
+    answer = client.chat.completions.create(model=model, messages=messages, tools=[weather])
+    assert answer.choices[0].message.content == "It is sunny in Oslo and rainy in Rome.", answer
+    assert answer.choices[0].message.tool_calls is None
+
+
 def completions():
     answer = client.completions.create(model=model, prompt="The sum of", max_tokens=6, logprobs=2, echo=True, temperature=0)
     choice = answer.choices[0]
@@ -94,6 +117,7 @@ answer = chat()
 chat_stream(answer)
 options()
 stop_string(answer)
+tools()
 completions()
 errors()
 asyncio.run(together(answer))

@@ -10,7 +10,7 @@ use crate::event_stream::too_slow;
 use crate::fields::Fields;
 use crate::generation::Outcome;
 use crate::sequence_group::SequenceGroup;
-use crate::text_stream::Delta;
+use crate::text_stream::{Delta, Event};
 
 /// `stream` and `stream_options`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +57,53 @@ pub(crate) struct Answer {
     pub(crate) deltas: Vec<Delta>,
     /// Its end.
     pub(crate) outcome: Outcome,
+}
+
+/// What an answer says, put together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// What the model thought.
+    pub(crate) reasoning: String,
+    /// The answer.
+    pub(crate) content: String,
+    /// Calls in order.
+    pub(crate) calls: Vec<ToolCall>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ToolCall {
+    /// Its id.
+    pub(crate) id: String,
+    /// The function's name.
+    pub(crate) name: String,
+    /// Arguments as JSON; without an end where the limit of tokens cut them off.
+    pub(crate) arguments: String,
+}
+
+impl Message {
+    /// Of the pieces of one output.
+    pub(crate) fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut message = Message::default();
+        for event in events {
+            match event {
+                Event::Reasoning(text) => message.reasoning.push_str(text),
+                Event::Content(text) => message.content.push_str(text),
+                Event::CallStart { id, name, .. } => message.calls.push(ToolCall {
+                    id: id.clone(),
+                    name: name.clone(),
+                    arguments: String::new(),
+                }),
+                Event::CallArguments { index, text } => {
+                    if let Some(call) = message.calls.get_mut(*index) {
+                        call.arguments.push_str(text);
+                    }
+                }
+                Event::CallEnd { .. } => {}
+            }
+        }
+        message
+    }
 }
 
 /// Waits for all sequences of a group, in order.
@@ -107,7 +154,7 @@ pub(crate) fn matched_stop(outcome: &Outcome) -> Value {
     match &outcome.matched {
         Some(Matched::Text(stop)) => stop.as_str().into(),
         Some(Matched::Token(id)) => (*id).into(),
-        Some(Matched::EndOfTurn) | None => Value::Null,
+        Some(Matched::EndOfTurn | Matched::Call) | None => Value::Null,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod request;
 mod response;
+mod tools;
 
 use std::sync::Arc;
 

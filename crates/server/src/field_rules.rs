@@ -23,7 +23,6 @@ const IGNORED: &[&str] = &[
     "priority",
     "cache_salt",
     "rid",
-    "parallel_tool_calls",
 ];
 
 /// Fields that cannot be honoured and must not be dropped in silence.
@@ -81,6 +80,7 @@ const HONOURED: &[&str] = &[
     "stream_options",
     "tools",
     "tool_choice",
+    "parallel_tool_calls",
     "response_format",
     "reasoning_effort",
     "reasoning",
@@ -106,7 +106,8 @@ const HONOURED: &[&str] = &[
 /// Refuses what cannot be honoured, counts what is ignored.
 pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<(), ApiError> {
     for name in fields.names() {
-        if REFUSED.contains(&name) {
+        // `false` asks for nothing.
+        if REFUSED.contains(&name) && fields.get(name) != Some(&Value::Bool(false)) {
             return Err(unsupported(name));
         }
         if IGNORED.contains(&name) {
@@ -120,8 +121,28 @@ pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<
     values(fields)
 }
 
+/// Characters of `rid` and of `cache_salt` at most.
+const HINT_CHARS_MAX: [(&str, usize); 2] = [("rid", 128), ("cache_salt", 256)];
+
+/// Hints that have no effect must have the right form all the same.
+fn hints(fields: &Fields) -> Result<(), ApiError> {
+    for (name, chars_max) in HINT_CHARS_MAX {
+        let length = fields.string(name)?.map_or(0, |text| text.chars().count());
+        if length > chars_max {
+            let message =
+                format!("Invalid '{name}': expected at most {chars_max} characters, got {length}.");
+            return Err(ApiError::invalid("string_above_max_length", name, message));
+        }
+    }
+    fields.integer("priority", i64::MIN, i64::MAX)?;
+    fields.string("service_tier")?;
+    fields.string("user")?;
+    Ok(())
+}
+
 /// Fields of which some values are harmless.
 fn values(fields: &Fields) -> Result<(), ApiError> {
+    hints(fields)?;
     if fields.boolean("use_beam_search")? == Some(true) {
         return Err(unsupported("use_beam_search"));
     }
@@ -191,61 +212,6 @@ fn unsupported(name: &str) -> ApiError {
     ApiError::invalid("unsupported_parameter", name, message)
 }
 
-/// `tools` as the template gets them; none if `tool_choice` says so. Calls that must be made
-/// cannot be forced, so they are refused.
-pub(crate) fn tools(fields: &Fields) -> Result<Vec<Value>, ApiError> {
-    let listed = fields.array("tools", 128)?.unwrap_or_default();
-    let mut names: Vec<&str> = Vec::with_capacity(listed.len());
-    for (index, tool) in listed.iter().enumerate() {
-        let tool = Fields::of(tool, format!("tools.[{index}]"))?;
-        tool.required("type")?;
-        let kind = tool.string("type")?.unwrap_or_default();
-        if kind != "function" {
-            let message = format!("Tools of type '{}' are not supported.", shorten(kind));
-            return Err(ApiError::invalid(
-                "unsupported_value",
-                tool.path("type"),
-                message,
-            ));
-        }
-        tool.required("function")?;
-        let Some(function) = tool.object("function")? else {
-            continue;
-        };
-        function.required("name")?;
-        let name = function.string("name")?.unwrap_or_default();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:/-".contains(&byte);
-        let fits = (1..=64).contains(&name.len()) && name.bytes().all(plain);
-        if !fits || names.contains(&name) {
-            let message = format!(
-                "Invalid '{}': expected a name of 1 to 64 letters, digits and '_.:/-' that no \
-                 other tool has.",
-                function.path("name")
-            );
-            return Err(ApiError::invalid(
-                "invalid_value",
-                function.path("name"),
-                message,
-            ));
-        }
-        names.push(name);
-        function.object("parameters")?;
-    }
-    match fields.get("tool_choice") {
-        None => Ok(listed.to_vec()),
-        Some(Value::String(choice)) if choice == "auto" => Ok(listed.to_vec()),
-        Some(Value::String(choice)) if choice == "none" => Ok(Vec::new()),
-        Some(_) => {
-            let message = "Only the values 'auto' and 'none' of 'tool_choice' are supported.";
-            Err(ApiError::invalid(
-                "unsupported_value",
-                "tool_choice",
-                message,
-            ))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -254,7 +220,7 @@ mod tests {
 
     fn refusal(body: Value, strict: bool) -> Option<(&'static str, String)> {
         let fields = Fields::root(body.as_object().unwrap());
-        let checked = check(&fields, strict, &Metrics::new("m")).and_then(|()| tools(&fields));
+        let checked = check(&fields, strict, &Metrics::new("m"));
         checked
             .err()
             .map(|error| (error.code.unwrap(), error.param.unwrap()))
@@ -266,7 +232,8 @@ mod tests {
             json!({"user": "u", "store": true, "metadata": {"a": "b"}, "best_of": 1}),
             json!({"modalities": ["text"], "functions": [], "use_beam_search": false}),
             json!({"response_format": {"type": "text"}, "audio": null, "never_heard_of": 1}),
-            json!({"tools": [], "tool_choice": "none"}),
+            json!({"return_hidden_states": false, "prompt_logprobs": null}),
+            json!({"rid": "x".repeat(128), "cache_salt": "é".repeat(256), "priority": -3}),
         ] {
             assert_eq!(refusal(body.clone(), false), None, "{body}");
         }
@@ -276,7 +243,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_honoured_is_refused() {
-        let named = json!({"type": "function", "function": {"name": "f"}});
         for (body, code, param) in [
             (json!({"audio": {}}), "unsupported_parameter", "audio"),
             (json!({"best_of": 2}), "unsupported_parameter", "best_of"),
@@ -291,24 +257,20 @@ mod tests {
                 "response_format",
             ),
             (
+                json!({"return_hidden_states": true}),
+                "unsupported_parameter",
+                "return_hidden_states",
+            ),
+            (
+                json!({"rid": "x".repeat(129)}),
+                "string_above_max_length",
+                "rid",
+            ),
+            (json!({"priority": "high"}), "invalid_type", "priority"),
+            (
                 json!({"response_format": {"type": "x"}}),
                 "invalid_value",
                 "response_format.type",
-            ),
-            (
-                json!({"tools": [named], "tool_choice": "required"}),
-                "unsupported_value",
-                "tool_choice",
-            ),
-            (
-                json!({"tools": [named, named]}),
-                "invalid_value",
-                "tools.[1].function.name",
-            ),
-            (
-                json!({"tools": [{"type": "custom"}]}),
-                "unsupported_value",
-                "tools.[0].type",
             ),
         ] {
             assert_eq!(
@@ -320,9 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn tools_reach_the_template_as_they_came() {
-        let body = json!({"tools": [{"type": "function", "function": {"name": "f", "x": null}}]});
-        let fields = Fields::root(body.as_object().unwrap());
-        assert_eq!(Value::from(tools(&fields).unwrap()), body["tools"]);
+    fn a_field_has_one_rule() {
+        let lists = [IGNORED, REFUSED, HONOURED];
+        let mut names: Vec<_> = lists.concat();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for name in IGNORED.iter().chain(HONOURED) {
+            let body = json!({(*name): null});
+            assert_eq!(refusal(body, true), None, "{name}");
+        }
+        for name in REFUSED {
+            let body = json!({(*name): {"a": 1}});
+            let refused = refusal(body, false);
+            assert_eq!(refused, Some(("unsupported_parameter", (*name).to_owned())));
+        }
     }
 }

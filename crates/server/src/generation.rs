@@ -15,6 +15,8 @@ pub struct Outcome {
     pub completion_tokens: usize,
     /// Of these, the ones up to the end of the reasoning.
     pub reasoning_tokens: usize,
+    /// Calls of tools that are complete.
+    pub calls: usize,
     /// Tokens with log-probabilities that belong to no text.
     pub rest: Vec<TokenLine>,
     /// Log-probabilities of prompt tokens 1, 2, ... if they were asked for.
@@ -27,6 +29,7 @@ impl Outcome {
     /// `finish_reason` of the answer.
     pub fn finish_reason(&self) -> &'static str {
         match self.matched {
+            Some(_) if self.calls > 0 => "tool_calls",
             Some(_) => "stop",
             None => "length",
         }
@@ -59,7 +62,6 @@ pub enum Progress {
 #[derive(Debug)]
 pub struct Generation {
     stream: TextStream,
-    matched: Option<Matched>,
     prompt_logprobs: Vec<TokenLogprob>,
 }
 
@@ -68,7 +70,6 @@ impl Generation {
     pub fn new(stream: TextStream) -> Self {
         Generation {
             stream,
-            matched: None,
             prompt_logprobs: Vec::new(),
         }
     }
@@ -91,16 +92,18 @@ impl Generation {
     /// Takes an update and appends the text that became final to `deltas`.
     pub fn take(&mut self, update: RequestUpdate, deltas: &mut Vec<Delta>) -> Progress {
         self.prompt_logprobs.extend(update.prompt_logprobs);
-        let ended_before = self.matched.is_some();
+        let ended_before = self.stream.matched().is_some();
         for token in update.tokens {
-            if self.matched.is_some() {
+            if self.stream.matched().is_some() {
                 break;
             }
-            self.matched = self.stream.push(token, deltas);
+            self.stream.push(token, deltas);
         }
         match update.finish {
             Some(finish) => Progress::Ended(self.end(finish, deltas)),
-            None if self.matched.is_some() && !ended_before => Progress::Enough(self.stream.kept()),
+            None if self.stream.matched().is_some() && !ended_before => {
+                Progress::Enough(self.stream.kept())
+            }
             None => Progress::Going,
         }
     }
@@ -119,10 +122,11 @@ impl Generation {
         // The engine may have ended by itself before it heard of a stop string.
         finish.trim(self.stream.kept());
         Ok(Outcome {
-            matched: self.matched.take(),
+            matched: self.stream.matched().cloned(),
             prompt_tokens: finish.prompt_tokens,
             completion_tokens: self.stream.kept(),
             reasoning_tokens: self.stream.reasoning_tokens(),
+            calls: self.stream.calls(),
             rest,
             prompt_logprobs: self.take_prompt_logprobs(),
             stats: finish.stats,
@@ -143,6 +147,7 @@ mod tests {
     fn generation(stop: &str) -> Generation {
         let options = TextOptions {
             split: Split::Off,
+            tools: None,
             stops: vec![stop.to_owned()],
             include_stop: false,
             end_ids: vec![END_OF_TURN],
@@ -196,7 +201,7 @@ mod tests {
         let outcome = ended(generation.take(last, &mut deltas)).unwrap();
         assert_eq!(outcome.matched, Some(Matched::Text("bc".to_owned())));
         assert_eq!((outcome.prompt_tokens, outcome.completion_tokens), (3, 3));
-        let text: String = deltas.iter().map(|delta| delta.text.as_str()).collect();
+        let text: String = deltas.iter().map(|delta| delta.event.text()).collect();
         assert_eq!(text, "a");
     }
 

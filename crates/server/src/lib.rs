@@ -31,6 +31,7 @@ pub mod template;
 #[cfg(test)]
 mod testing;
 pub mod text_stream;
+pub mod tool_calls;
 mod trace;
 mod updates;
 mod usage;

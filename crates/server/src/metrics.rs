@@ -18,6 +18,8 @@ use registry::{Counter, Gauge, Histogram, Labels, Registry};
 pub(crate) enum Ending {
     /// The model's end, a stop id or a stop string.
     Stop,
+    /// As [`Ending::Stop`], with a call of a tool in the answer.
+    ToolCalls,
     /// Its limit.
     Length,
     /// The client went away or the server ends.
@@ -26,8 +28,9 @@ pub(crate) enum Ending {
     Error,
 }
 
-const ENDINGS: [(Ending, &str); 4] = [
+const ENDINGS: [(Ending, &str); 5] = [
     (Ending::Stop, "stop"),
+    (Ending::ToolCalls, "tool_calls"),
     (Ending::Length, "length"),
     (Ending::Abort, "abort"),
     (Ending::Error, "error"),
@@ -44,7 +47,7 @@ pub(crate) struct Metrics {
     output_tokens: Counter,
     sequences: Counter,
     aborted: Counter,
-    endings: [Counter; 4],
+    endings: [Counter; 5],
     disconnected: Counter,
     http_active: Gauge,
     first_token: Histogram,

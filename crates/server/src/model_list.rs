@@ -45,7 +45,7 @@ fn model(app: &App, name: &str) -> Value {
         "max_model_len": context,
         "context_length": context,
         "capabilities": {
-            "tools": false,
+            "tools": app.files.template.is_some(),
             "reasoning": app.files.template.is_some(),
             "json_schema": false,
             "vision": false,

@@ -265,6 +265,7 @@ fn text_options(
     };
     Ok(TextOptions {
         split: Split::Off,
+        tools: None,
         stops: stop_strings(fields, rules.stop_strings_max)?,
         include_stop: include_stop.unwrap_or(false),
         end_ids: match ignore_end {

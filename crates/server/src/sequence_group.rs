@@ -144,7 +144,8 @@ impl SequenceGroup {
             true => member.generation.take_prompt_logprobs(),
             false => Vec::new(),
         };
-        let tokens = member.generation.kept() - before;
+        // A stop string that was found late takes tokens back.
+        let tokens = member.generation.kept().saturating_sub(before);
         let id = member.id;
         self.time_tokens(choice, tokens);
         let outcome = match progress {
@@ -218,6 +219,7 @@ impl SequenceGroup {
     fn close(&mut self, choice: usize, outcome: &Outcome) {
         self.members[choice].open = false;
         let ending = match outcome.matched {
+            Some(_) if outcome.calls > 0 => Ending::ToolCalls,
             Some(_) => Ending::Stop,
             None => Ending::Length,
         };

@@ -1,31 +1,57 @@
 //! Output tokens to text, one token at a time.
 //!
 //! Bytes are collected until they are complete characters and cannot be the beginning of a stop
-//! string or of a reasoning mark any more; no more than that is held back. Every byte knows which
-//! token it came from, so the number of tokens that count is exact wherever the text is cut.
+//! string, of a reasoning mark or of a call any more; no more than that is held back. Every byte
+//! knows which token it came from, so the number of tokens that count is exact wherever the text is
+//! cut.
 
-mod marks;
+#[cfg(test)]
+mod call_tests;
+mod calls;
+mod content;
+mod held_tokens;
+pub(crate) mod marks;
+mod reasoning;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::{TokenLogprob, TokenUpdate};
 
+use crate::tool_calls::{Body, End, ToolSet};
 use crate::vocabulary::Vocabulary;
-use marks::{held_tail, incomplete_tail, position};
+use held_tokens::HeldTokens;
 
-const THINK_OPEN: &[u8] = b"<think>";
-const THINK_CLOSE: &[u8] = b"</think>";
-
-/// Where text belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
-    /// What the model thinks before it answers.
-    Reasoning,
-    /// The answer.
-    Content,
+/// What became final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// More of what the model thinks before it answers, never empty.
+    Reasoning(String),
+    /// More of the answer, never empty.
+    Content(String),
+    /// A call of a tool begins.
+    CallStart {
+        /// Which one of this output, from 0.
+        index: usize,
+        /// Its id, made up here.
+        id: String,
+        /// The name of the function.
+        name: String,
+    },
+    /// More of the JSON object of a call's arguments, never empty. What the limit of tokens cut off
+    /// is no complete object.
+    CallArguments {
+        /// Which call.
+        index: usize,
+        /// The text to append.
+        text: String,
+    },
+    /// The arguments are complete.
+    CallEnd {
+        /// Which call.
+        index: usize,
+    },
 }
 
 /// How reasoning is told from the answer.
@@ -44,6 +70,8 @@ pub enum Split {
 pub struct TextOptions {
     /// Reasoning.
     pub split: Split,
+    /// Tools that may be called; without any, calls are plain text.
+    pub tools: Option<Arc<ToolSet>>,
     /// Strings that end the content, none empty.
     pub stops: Vec<String>,
     /// Whether the text keeps the stop string or the text of the stop token.
@@ -67,13 +95,11 @@ pub struct TokenLine {
     pub logprob: TokenLogprob,
 }
 
-/// Text that became final.
+/// A piece of the output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delta {
-    /// Where it belongs.
-    pub channel: Channel,
-    /// The text, never empty.
-    pub text: String,
+    /// What it is.
+    pub event: Event,
     /// Tokens whose text ended with this delta or before, not reported yet.
     pub lines: Vec<TokenLine>,
 }
@@ -87,6 +113,8 @@ pub enum Matched {
     Token(u32),
     /// One of the request's stop strings.
     Text(String),
+    /// A complete call, where only one is wanted.
+    Call,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,16 +131,11 @@ enum State {
     /// Nothing but white space so far; an opening mark would start a reasoning block.
     OutputStart,
     Content,
+    /// Inside a call.
+    Call,
+    /// Behind a call: white space means nothing.
+    CallEnded,
     Ended,
-}
-
-#[derive(Debug)]
-struct HeldLine {
-    /// First byte of its text, counted from the start of the output.
-    start: usize,
-    /// One past its last byte.
-    end: usize,
-    line: TokenLine,
 }
 
 /// The text of one sequence as it grows.
@@ -125,10 +148,20 @@ pub struct TextStream {
     raw: Vec<u8>,
     /// Bytes delivered or dropped before `raw`.
     base: usize,
-    lines: VecDeque<HeldLine>,
+    /// Whether `raw` begins a line.
+    line_start: bool,
+    tokens: HeldTokens,
     kept: usize,
     /// Tokens up to the one that closed the reasoning.
     reasoning: Option<usize>,
+    /// What ended the output.
+    matched: Option<Matched>,
+    /// The call that is being read.
+    call: Option<Body>,
+    /// Calls that were begun.
+    calls_begun: usize,
+    /// Calls that are complete.
+    calls: usize,
 }
 
 impl TextStream {
@@ -145,9 +178,14 @@ impl TextStream {
             state,
             raw: Vec::new(),
             base: 0,
-            lines: VecDeque::new(),
+            line_start: true,
+            tokens: HeldTokens::default(),
             kept: 0,
             reasoning: None,
+            matched: None,
+            call: None,
+            calls_begun: 0,
+            calls: 0,
         }
     }
 
@@ -164,42 +202,65 @@ impl TextStream {
         }
     }
 
+    /// What ended the output; `None` as long as nothing has, and for the limit of tokens.
+    pub fn matched(&self) -> Option<&Matched> {
+        self.matched.as_ref()
+    }
+
+    /// Calls that are complete.
+    pub fn calls(&self) -> usize {
+        self.calls
+    }
+
     /// Takes the next token and appends what became final to `deltas`. `Some` says that the output
-    /// ends with this token; later ones must not be pushed.
+    /// ends with this token or, where that was not clear before, an earlier one; later ones must not
+    /// be pushed.
     pub fn push(&mut self, token: TokenUpdate, deltas: &mut Vec<Delta>) -> Option<Matched> {
         assert!(
             self.state != State::Ended,
             "no token follows the end of the output"
         );
-        self.kept += 1;
         let special = self.options.skip_special && self.vocabulary.is_special(token.id);
         let chosen = self.options.stop_ids.contains(&token.id);
         if chosen || self.options.end_ids.contains(&token.id) {
             if !special && (self.options.include_stop || !chosen && !self.options.skip_special) {
                 self.raw.extend_from_slice(self.vocabulary.bytes(token.id));
             }
-            return Some(if chosen {
+            self.kept += 1;
+            let end = self.base + self.raw.len();
+            self.tokens.push(end..end, None);
+            self.matched = Some(if chosen {
                 Matched::Token(token.id)
             } else {
                 Matched::EndOfTurn
             });
+            return self.matched.clone();
         }
+        let line = token.logprob.map(|logprob| TokenLine {
+            id: token.id,
+            logprob,
+        });
+        let vocabulary = Arc::clone(&self.vocabulary);
+        let bytes = match special {
+            true => &[][..],
+            false => vocabulary.bytes(token.id),
+        };
+        self.take(bytes, line, deltas)
+    }
+
+    /// Takes the bytes of a token.
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        line: Option<TokenLine>,
+        deltas: &mut Vec<Delta>,
+    ) -> Option<Matched> {
+        self.kept += 1;
         let start = self.base + self.raw.len();
-        if !special {
-            self.raw.extend_from_slice(self.vocabulary.bytes(token.id));
-        }
-        if let Some(logprob) = token.logprob {
-            let end = self.base + self.raw.len();
-            self.lines.push_back(HeldLine {
-                start,
-                end,
-                line: TokenLine {
-                    id: token.id,
-                    logprob,
-                },
-            });
-        }
-        self.advance(deltas, false).map(Matched::Text)
+        self.raw.extend_from_slice(bytes);
+        self.tokens.push(start..start + bytes.len(), line);
+        self.matched = self.advance(deltas, None);
+        self.matched.clone()
     }
 
     /// Delivers what was held back; nothing follows. Returns the tokens that belong to no delta.
@@ -207,181 +268,107 @@ impl TextStream {
         if self.state != State::Ended {
             let thinking = self.reasoning_tokens();
             let open = matches!(self.state, State::ReasoningStart { .. } | State::Reasoning);
-            // A stop string would have been found when its last byte arrived.
-            self.options.stops.clear();
-            self.advance(deltas, true);
+            let end = match self.matched {
+                Some(_) => End::Turn,
+                None => End::Limit,
+            };
+            // A stop string that might have been part of a call is found only now.
+            if let Some(matched) = self.advance(deltas, Some(end)) {
+                self.matched = Some(matched);
+            }
             if open && self.reasoning.is_none() {
                 self.reasoning = Some(thinking);
             }
             self.state = State::Ended;
         }
-        self.lines.drain(..).map(|held| held.line).collect()
+        self.tokens.take_all()
     }
 
-    /// Moves through the states as far as the bytes allow; `last` when no more will come. Returns
-    /// the stop string that was found.
-    fn advance(&mut self, deltas: &mut Vec<Delta>, last: bool) -> Option<String> {
+    /// Moves through the states as far as the bytes allow, which are all after `end`. Returns what
+    /// ended the output.
+    fn advance(&mut self, deltas: &mut Vec<Delta>, end: Option<End>) -> Option<Matched> {
+        let last = end.is_some();
         loop {
             let before = self.state;
-            match self.state {
+            let matched = match self.state {
                 State::ReasoningStart { mark } => self.start_reasoning(mark, last),
                 State::Reasoning => self.reason(deltas, last),
                 State::ContentStart { mark } => self.start_content(mark, last),
                 State::OutputStart => self.start_output(last),
-                State::Content => return self.answer(deltas, last),
+                State::Content => self.answer(deltas, last),
+                State::Call => self.read_call(deltas, end),
+                State::CallEnded => self.leave_call(),
                 State::Ended => return None,
-            }
-            if self.state == before {
-                return None;
-            }
-        }
-    }
-
-    fn start_reasoning(&mut self, mark: bool, last: bool) {
-        self.skip_newlines();
-        if mark && self.raw.starts_with(THINK_OPEN) {
-            self.skip(THINK_OPEN.len());
-            self.state = State::ReasoningStart { mark: false };
-        } else if !self.raw.is_empty() && (last || !mark || !THINK_OPEN.starts_with(&self.raw)) {
-            self.state = State::Reasoning;
-        }
-    }
-
-    fn reason(&mut self, deltas: &mut Vec<Delta>, last: bool) {
-        if let Some(close) = position(&self.raw, THINK_CLOSE) {
-            let end = without_newlines(&self.raw[..close]);
-            self.deliver(end, Channel::Reasoning, deltas);
-            self.skip(close - end + THINK_CLOSE.len());
-            self.reasoning = Some(self.kept);
-            self.state = State::ContentStart { mark: true };
-            return;
-        }
-        let mut end = self.raw.len();
-        if !last {
-            // Newlines belong to the closing mark if it follows.
-            let mark = held_tail(&self.raw, THINK_CLOSE);
-            let held = without_newlines(&self.raw[..end - mark]);
-            end = held.min(end - incomplete_tail(&self.raw));
-        }
-        self.deliver(end, Channel::Reasoning, deltas);
-    }
-
-    fn start_content(&mut self, mark: bool, last: bool) {
-        self.skip_newlines();
-        if mark && self.raw.starts_with(THINK_CLOSE) {
-            self.skip(THINK_CLOSE.len());
-            self.state = State::ContentStart { mark: false };
-        } else if !self.raw.is_empty() && (last || !mark || !THINK_CLOSE.starts_with(&self.raw)) {
-            self.state = State::Content;
-        }
-    }
-
-    fn start_output(&mut self, last: bool) {
-        let space = self
-            .raw
-            .iter()
-            .take_while(|byte| byte.is_ascii_whitespace())
-            .count();
-        let rest = &self.raw[space..];
-        let stopped = self
-            .options
-            .stops
-            .iter()
-            .any(|s| position(&self.raw, s.as_bytes()).is_some());
-        if stopped {
-            self.state = State::Content;
-        } else if rest.starts_with(THINK_OPEN) {
-            self.skip(space + THINK_OPEN.len());
-            self.state = State::ReasoningStart { mark: false };
-        } else if last || !THINK_OPEN.starts_with(rest) {
-            self.state = State::Content;
-        }
-    }
-
-    fn answer(&mut self, deltas: &mut Vec<Delta>, last: bool) -> Option<String> {
-        // The earliest start wins, then the longest string. A stop string that was complete before
-        // the minimum was reached has been delivered by then.
-        let stops = match self.kept < self.options.min_tokens {
-            true => &[][..],
-            false => &self.options.stops,
-        };
-        let found = stops
-            .iter()
-            .filter_map(|stop| Some((position(&self.raw, stop.as_bytes())?, stop)))
-            .min_by_key(|(start, stop)| (*start, usize::MAX - stop.len()));
-        if let Some((start, stop)) = found {
-            let stop = stop.clone();
-            let end = if self.options.include_stop {
-                start + stop.len()
-            } else {
-                start
             };
-            self.cut(end, deltas);
-            return Some(stop);
-        }
-        let mut held = 0;
-        if !last {
-            held = incomplete_tail(&self.raw);
-            for stop in &self.options.stops {
-                held = held.max(held_tail(&self.raw, stop.as_bytes()));
+            if matched.is_some() || self.state == before {
+                return matched;
             }
         }
-        self.deliver(self.raw.len() - held, Channel::Content, deltas);
-        None
     }
 
-    /// Ends the text after `end` bytes and forgets the tokens behind the cut.
-    fn cut(&mut self, end: usize, deltas: &mut Vec<Delta>) {
-        let cut = self.base + end;
-        self.lines.retain(|held| held.start < cut);
-        for held in &mut self.lines {
-            held.end = held.end.min(cut);
+    /// Appends an event with the tokens whose text has ended; goes on with the last one where it can.
+    fn emit(&mut self, event: Event, deltas: &mut Vec<Delta>) {
+        let lines = self.tokens.take_until(self.base);
+        let delta = Delta { event, lines };
+        match deltas.last_mut() {
+            Some(last) if last.continues_with(&delta) => last.append(delta),
+            _ => deltas.push(delta),
         }
-        self.deliver(end, Channel::Content, deltas);
-        self.raw.clear();
-        self.state = State::Ended;
     }
 
     /// Hands out the first `count` bytes, with U+FFFD for what is not UTF-8.
-    fn deliver(&mut self, count: usize, channel: Channel, deltas: &mut Vec<Delta>) {
+    fn deliver(&mut self, count: usize, event: fn(String) -> Event, deltas: &mut Vec<Delta>) {
         if count == 0 {
             return;
         }
         let text = String::from_utf8_lossy(&self.raw[..count]).into_owned();
         self.skip(count);
-        let ended = self
-            .lines
-            .iter()
-            .take_while(|held| held.end <= self.base)
-            .count();
-        let lines = self.lines.drain(..ended).map(|held| held.line);
-        match deltas.last_mut() {
-            Some(delta) if delta.channel == channel => {
-                delta.text.push_str(&text);
-                delta.lines.extend(lines);
-            }
-            _ => deltas.push(Delta {
-                channel,
-                text,
-                lines: lines.collect(),
-            }),
-        }
+        self.emit(event(text), deltas);
     }
 
     fn skip(&mut self, count: usize) {
+        if count > 0 {
+            self.line_start = self.raw[count - 1] == b'\n';
+        }
         self.raw.drain(..count);
         self.base += count;
     }
+}
 
-    fn skip_newlines(&mut self) {
-        self.skip(self.raw.iter().take_while(|&&byte| byte == b'\n').count());
+impl Event {
+    /// Text of the answer or of the reasoning; a call has none.
+    pub fn text(&self) -> &str {
+        match self {
+            Event::Reasoning(text) | Event::Content(text) => text,
+            Event::CallStart { .. } | Event::CallArguments { .. } | Event::CallEnd { .. } => "",
+        }
     }
 }
 
-/// Length without trailing newlines.
-fn without_newlines(bytes: &[u8]) -> usize {
-    bytes
-        .iter()
-        .rposition(|&byte| byte != b'\n')
-        .map_or(0, |last| last + 1)
+impl Delta {
+    /// Whether `next` is more of the same.
+    fn continues_with(&self, next: &Delta) -> bool {
+        match (&self.event, &next.event) {
+            (Event::Reasoning(_), Event::Reasoning(_)) | (Event::Content(_), Event::Content(_)) => {
+                true
+            }
+            (Event::CallArguments { index, .. }, Event::CallArguments { index: next, .. }) => {
+                index == next
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes in more of the same.
+    pub(crate) fn append(&mut self, next: Delta) {
+        if let Event::Reasoning(text) | Event::Content(text) | Event::CallArguments { text, .. } =
+            &mut self.event
+            && let Event::Reasoning(more)
+            | Event::Content(more)
+            | Event::CallArguments { text: more, .. } = &next.event
+        {
+            text.push_str(more);
+        }
+        self.lines.extend(next.lines);
+    }
 }

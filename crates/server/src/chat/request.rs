@@ -1,10 +1,13 @@
 //! The body of a chat request.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use crate::answer::Streaming;
 use crate::app::App;
 use crate::chat::response::ChatStyle;
+use crate::chat::tools::ToolOptions;
 use crate::error::{ApiError, shorten};
 use crate::field_rules;
 use crate::fields::{Fields, wrong_type};
@@ -69,7 +72,11 @@ impl ChatRequest {
             spec_details: fields
                 .boolean("return_spec_tokens_details")?
                 .unwrap_or(false),
+            service_tier: fields.string("service_tier")?.is_some(),
         };
+        let tools = ToolOptions::read(&fields)?;
+        tools.refuse_forced()?;
+        let tools = tools.set.map(Arc::new);
         let text = prompt(&fields, &app.files, rules)?;
         let prompt = app.encode(&text, "messages")?;
         let info = app.engine.info();
@@ -85,6 +92,7 @@ impl ChatRequest {
                 request.logprobs = top_logprobs;
                 let mut text = options.text.clone();
                 text.split = split;
+                text.tools = tools.clone();
                 Planned { request, text }
             })
             .collect();
@@ -141,7 +149,7 @@ pub(crate) fn conversation(
     }
     Ok(Conversation {
         messages,
-        tools: field_rules::tools(fields)?,
+        tools: ToolOptions::read(fields)?.shown,
         variables: variables(fields, rules)?,
         continue_final,
         generation_prompt: generation_prompt.unwrap_or(true),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Streaming, matched_stop};
+use crate::answer::{Answer, Message, Streaming, ToolCall, matched_stop};
 use crate::app::App;
 use crate::event_stream::StreamFormat;
 use crate::logprobs;
 use crate::sequence_group::{News, SequenceGroup};
 use crate::serve::ReasoningField;
-use crate::text_stream::{Channel, Delta, TokenLine};
+use crate::text_stream::{Delta, Event, TokenLine};
 use crate::usage;
 
 /// What an answer looks like.
@@ -32,6 +32,8 @@ pub(crate) struct ChatStyle {
     pub(crate) separate_reasoning: bool,
     /// Whether to add SGLang's speculation statistics.
     pub(crate) spec_details: bool,
+    /// Whether to name the service tier, of which there is one.
+    pub(crate) service_tier: bool,
 }
 
 /// The whole answer.
@@ -61,23 +63,26 @@ fn head(app: &App, style: &ChatStyle, kind: &str) -> Map<String, Value> {
     object.insert("created".into(), style.created.into());
     object.insert("model".into(), style.model.as_str().into());
     object.insert("system_fingerprint".into(), app.fingerprint.as_str().into());
+    if style.service_tier {
+        object.insert("service_tier".into(), "default".into());
+    }
     object
 }
 
 fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value {
     let Answer { deltas, outcome } = answer;
-    let text = |channel| -> String {
-        let parts = deltas.iter().filter(|delta| delta.channel == channel);
-        parts.map(|delta| delta.text.as_str()).collect()
-    };
-    let (content, reasoning) = (text(Channel::Content), text(Channel::Reasoning));
+    let Message {
+        content,
+        reasoning,
+        calls,
+    } = Message::of(deltas.iter().map(|delta| &delta.event));
     let unanswered = style.separate_reasoning
-        && content.is_empty()
         && outcome.completion_tokens > 0
         && outcome.reasoning_tokens == outcome.completion_tokens;
+    let silent = content.is_empty() && (unanswered || !calls.is_empty());
     let mut message = Map::new();
     message.insert("role".into(), "assistant".into());
-    let content = match unanswered {
+    let content = match silent {
         true => Value::Null,
         false => content.into(),
     };
@@ -88,7 +93,11 @@ fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value 
             message.insert((*name).into(), reasoning.as_str().into());
         }
     }
-    let shown = |delta: &&Delta| delta.channel == Channel::Content || style.include_reasoning;
+    if !calls.is_empty() {
+        let calls: Vec<_> = calls.iter().map(tool_call).collect();
+        message.insert("tool_calls".into(), calls.into());
+    }
+    let shown = |delta: &&Delta| style.include_reasoning || !is_reasoning(delta);
     let mut lines: Vec<TokenLine> = Vec::new();
     for delta in deltas.iter().filter(shown) {
         lines.extend_from_slice(&delta.lines);
@@ -103,6 +112,15 @@ fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value 
         "matched_stop": stop,
         "stop_reason": stop,
     })
+}
+
+fn tool_call(call: &ToolCall) -> Value {
+    json!({"id": call.id, "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments}})
+}
+
+fn is_reasoning(delta: &Delta) -> bool {
+    matches!(delta.event, Event::Reasoning(_))
 }
 
 fn reasoning_names(field: ReasoningField) -> &'static [&'static str] {
@@ -165,16 +183,28 @@ impl ChatStream {
         }
     }
 
-    fn text(&mut self, index: usize, delta: Delta, group: &SequenceGroup, chunks: &mut Vec<Value>) {
-        self.open(index, group, chunks);
-        let names: &[&str] = match delta.channel {
-            Channel::Content => &["content"],
-            Channel::Reasoning => reasoning_names(self.app.config.reasoning_field),
+    /// The chunk of a piece; the end of a call has none.
+    fn piece(
+        &mut self,
+        index: usize,
+        delta: Delta,
+        group: &SequenceGroup,
+        chunks: &mut Vec<Value>,
+    ) {
+        let fields = match delta.event {
+            Event::Content(text) => json!({"content": text}),
+            Event::Reasoning(text) => {
+                let names = reasoning_names(self.app.config.reasoning_field).iter();
+                names.map(|&name| (name, text.as_str())).collect()
+            }
+            Event::CallStart { index, id, name } => json!({"tool_calls": [{"index": index,
+                "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
+            Event::CallArguments { index, text } => {
+                json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+            }
+            Event::CallEnd { .. } => return,
         };
-        let mut fields = Map::new();
-        for name in names {
-            fields.insert((*name).into(), delta.text.as_str().into());
-        }
+        self.open(index, group, chunks);
         let vocabulary = &self.app.files.vocabulary;
         let logprobs = logprobs::chat_object(vocabulary, self.style.logprobs, &delta.lines);
         let choices = json!([{"index": index, "delta": fields, "logprobs": logprobs,
@@ -184,7 +214,7 @@ impl ChatStream {
 
     /// Holds reasoning back where the client wants it in one piece or not at all.
     fn hold(&mut self, index: usize, delta: Delta) -> Option<Delta> {
-        if delta.channel == Channel::Content {
+        if !is_reasoning(&delta) {
             return Some(delta);
         }
         if !self.style.include_reasoning {
@@ -194,10 +224,7 @@ impl ChatStream {
             return Some(delta);
         }
         match &mut self.choices[index].reasoning {
-            Some(held) => {
-                held.text.push_str(&delta.text);
-                held.lines.extend(delta.lines);
-            }
+            Some(held) => held.append(delta),
             empty => *empty = Some(delta),
         }
         None
@@ -210,16 +237,16 @@ impl StreamFormat for ChatStream {
         for delta in news.deltas {
             if let Some(delta) = self.hold(index, delta) {
                 if let Some(reasoning) = self.choices[index].reasoning.take() {
-                    self.text(index, reasoning, group, chunks);
+                    self.piece(index, reasoning, group, chunks);
                 }
-                self.text(index, delta, group, chunks);
+                self.piece(index, delta, group, chunks);
             }
         }
         let Some(outcome) = news.outcome else {
             return;
         };
         if let Some(reasoning) = self.choices[index].reasoning.take() {
-            self.text(index, reasoning, group, chunks);
+            self.piece(index, reasoning, group, chunks);
         }
         self.open(index, group, chunks);
         let vocabulary = &self.app.files.vocabulary;

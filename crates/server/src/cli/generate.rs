@@ -100,6 +100,7 @@ impl TextSide {
         let files = self.files.as_ref()?;
         let options = TextOptions {
             split: Split::Off,
+            tools: None,
             stops: Vec::new(),
             include_stop: false,
             end_ids: end_ids.to_vec(),
@@ -195,10 +196,10 @@ fn receive(
 fn deliver(deltas: &mut Vec<Delta>, text: &mut Option<String>, show: bool) -> Result<(), Failure> {
     for delta in deltas.drain(..) {
         if show {
-            print(&delta.text)?;
+            print(delta.event.text())?;
         }
         if let Some(text) = text {
-            text.push_str(&delta.text);
+            text.push_str(delta.event.text());
         }
     }
     Ok(())

@@ -98,7 +98,7 @@ pub(crate) fn whole(
             style.push_prompt(&mut columns, vocabulary, echo, &outcome.prompt_logprobs);
         }
         for delta in deltas {
-            text.push_str(&delta.text);
+            text.push_str(delta.event.text());
             style.push_lines(&mut columns, vocabulary, &delta.lines);
         }
         style.push_lines(&mut columns, vocabulary, &outcome.rest);
@@ -195,7 +195,7 @@ impl StreamFormat for CompletionStream {
             let columns = &mut self.columns[index];
             self.style.push_lines(columns, vocabulary, &delta.lines);
             let logprobs = self.take_columns(index, true);
-            pieces.push((delta.text, logprobs));
+            pieces.push((delta.event.text().to_owned(), logprobs));
         }
         for (text, logprobs) in pieces {
             let choice = json!({"index": index, "text": text, "logprobs": logprobs,

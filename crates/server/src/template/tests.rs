@@ -164,13 +164,56 @@ fn worked_renderings_of_qwen() {
             {"name": "get_weather", "arguments": {"city": "Rome"}}]},
         {"role": "tool", "content": "{\"t\": 3}"}, {"role": "tool", "content": "{\"t\": 19}"}]);
     let mut weather = conversation(weather, json!({}));
-    weather.tools = vec![
-        json!({"type": "function", "function": {"name": "get_weather",
+    weather.tools = vec![weather_tool()];
+    check(&template, &weather, 1630, WEATHER_HASH);
+}
+
+const WEATHER_HASH: &str = "7f1c096f4249d257e3fb8385647324d23618af5ee1c8dff737970665a08ecb4e";
+
+fn weather_tool() -> Value {
+    json!({"type": "function", "function": {"name": "get_weather",
         "description": "Weather for a city", "parameters": {"type": "object", "properties":
-        {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}),
-    ];
-    let hash = "7f1c096f4249d257e3fb8385647324d23618af5ee1c8dff737970665a08ecb4e";
-    check(&template, &weather, 1630, hash);
+        {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}})
+}
+
+/// What clients send becomes what the template was made for: the same text as above.
+#[test]
+fn requests_with_calls_and_results_render_like_qwens_own() {
+    let Some(template) = qwen_template() else {
+        return;
+    };
+    let call = |id: &str, arguments: Value| {
+        json!({"id": id, "type": "function",
+            "function": {"name": "get_weather", "arguments": arguments}})
+    };
+    let results = [
+        ("a", json!("{\"t\": 3}")),
+        (
+            "b",
+            json!([{"type": "text", "text": "{\"t\": "}, {"type": "text", "text": "19}"}]),
+        ),
+    ]
+    .map(|(id, content)| json!({"role": "tool", "tool_call_id": id, "content": content}));
+    let thought = |name: &str, content: Value| {
+        json!({"role": "assistant", (name): "Two calls.", "content": content, "tool_calls": [
+            call("a", json!("{\"city\": \"Oslo\", \"days\": 2}")),
+            call("b", json!({"city": "Rome"}))]})
+    };
+    let user = json!({"role": "user", "content": "Weather in Oslo and Rome?"});
+    let [first, second] = results;
+    for messages in [
+        json!([{"role": "developer", "content": "Be brief."}, user,
+            thought("reasoning", json!(null)), first, second]),
+        json!([user, thought("reasoning_content", json!("")), first,
+            {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+            {"role": "function", "name": "get_weather", "content": "{\"t\": 19}"}]),
+    ] {
+        let body = json!({"messages": messages, "tools": [weather_tool()]});
+        let fields = crate::fields::Fields::root(body.as_object().unwrap());
+        let rules = crate::sampling::RequestRules::default();
+        let conversation = crate::chat::conversation(&fields, &rules).unwrap();
+        check(&template, &conversation, 1630, WEATHER_HASH);
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Searching bytes for marks that may have arrived in part.
 
 /// First position of `mark` in `bytes`.
-pub(super) fn position(bytes: &[u8], mark: &[u8]) -> Option<usize> {
+pub(crate) fn position(bytes: &[u8], mark: &[u8]) -> Option<usize> {
     bytes.windows(mark.len()).position(|window| window == mark)
 }
 
 /// Length of the longest end of `bytes` that is a beginning of `mark`, the whole mark excluded.
-pub(super) fn held_tail(bytes: &[u8], mark: &[u8]) -> usize {
+pub(crate) fn held_tail(bytes: &[u8], mark: &[u8]) -> usize {
     let longest = bytes.len().min(mark.len() - 1);
     (1..=longest)
         .rev()
@@ -15,7 +15,7 @@ pub(super) fn held_tail(bytes: &[u8], mark: &[u8]) -> usize {
 }
 
 /// Length of an unfinished UTF-8 character at the end of `bytes`.
-pub(super) fn incomplete_tail(bytes: &[u8]) -> usize {
+pub(crate) fn incomplete_tail(bytes: &[u8]) -> usize {
     // A character has at most four bytes, so at most three of an unfinished one are there.
     for length in 1..=bytes.len().min(3) {
         let tail = &bytes[bytes.len() - length..];
@@ -29,6 +29,31 @@ pub(super) fn incomplete_tail(bytes: &[u8]) -> usize {
         }
     }
     0
+}
+
+/// Number of white-space bytes in front.
+pub(crate) fn blank(bytes: &[u8]) -> usize {
+    bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_whitespace())
+        .count()
+}
+
+/// Length without trailing newlines.
+pub(crate) fn without_newlines(bytes: &[u8]) -> usize {
+    length_before(bytes, |byte| byte == b'\n')
+}
+
+/// Length without trailing white space.
+pub(crate) fn without_space(bytes: &[u8]) -> usize {
+    length_before(bytes, |byte| byte.is_ascii_whitespace())
+}
+
+fn length_before(bytes: &[u8], dropped: impl Fn(u8) -> bool) -> usize {
+    bytes
+        .iter()
+        .rposition(|&byte| !dropped(byte))
+        .map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::answer::Message;
 use crate::testing::byte_vocabulary;
 
 fn options(split: Split) -> TextOptions {
     TextOptions {
         split,
+        tools: None,
         stops: Vec::new(),
         include_stop: false,
         end_ids: vec![crate::testing::END_OF_TURN],
@@ -51,13 +53,7 @@ fn run(ids: &[u32], options: TextOptions) -> Run {
     let mut step = Vec::new();
     let rest = stream.finish(&mut step);
     deltas.extend(step);
-    let text = |channel| {
-        deltas
-            .iter()
-            .filter(|d| d.channel == channel)
-            .map(|d| d.text.as_str())
-            .collect::<String>()
-    };
+    let message = Message::of(deltas.iter().map(|delta| &delta.event));
     let lines = deltas
         .iter()
         .flat_map(|d| &d.lines)
@@ -65,8 +61,8 @@ fn run(ids: &[u32], options: TextOptions) -> Run {
         .map(|line| line.id)
         .collect();
     Run {
-        reasoning: text(Channel::Reasoning),
-        content: text(Channel::Content),
+        reasoning: message.reasoning,
+        content: message.content,
         lines,
         matched,
         kept: stream.kept(),
@@ -87,7 +83,7 @@ fn ids(text: &str) -> Vec<u32> {
 #[test]
 fn characters_are_never_cut() {
     let result = run(&bytes("a🦀é"), options(Split::Off));
-    let texts: Vec<_> = result.deltas.iter().map(|d| d.text.as_str()).collect();
+    let texts: Vec<_> = result.deltas.iter().map(|d| d.event.text()).collect();
     assert_eq!(texts, ["a", "🦀", "é"]);
     let lines: Vec<_> = result.deltas.iter().map(|d| d.lines.len()).collect();
     assert_eq!(lines, [1, 4, 2]);
