@@ -22,18 +22,18 @@ __device__ __forceinline__ uint32_t cluster_rank() {
     return rank;
 }
 
-// The halves of a meeting of the cluster's threads. Of what they wrote before, only barriers that
-// a fence followed are sure to be visible after it.
+// The halves of a meeting of the cluster's threads: what they wrote to shared memory before the first
+// is visible after the second. The first waits for a thread's own writes to global memory, too.
 __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+    asm volatile("barrier.cluster.arrive;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 
-// Every thread of the cluster; shared memory written before is visible after.
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 
 // ---- transaction barriers: `bar` is a shared address of this block ----
