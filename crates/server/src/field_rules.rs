@@ -156,34 +156,7 @@ fn values(fields: &Fields) -> Result<(), ApiError> {
             message,
         ));
     }
-    match fields.object("response_format")? {
-        None => Ok(()),
-        Some(format) => {
-            format.required("type")?;
-            match format.string("type")?.unwrap_or_default() {
-                "text" => Ok(()),
-                kind @ ("json_object" | "json_schema") => {
-                    let message = format!(
-                        "'response_format' of type '{kind}' is not supported: this server has no \
-                         grammar engine. Use type 'text'."
-                    );
-                    Err(ApiError::invalid(
-                        "unsupported_value",
-                        "response_format",
-                        message,
-                    ))
-                }
-                other => {
-                    let message = format!("Invalid value: '{}'.", shorten(other));
-                    Err(ApiError::invalid(
-                        "invalid_value",
-                        format.path("type"),
-                        message,
-                    ))
-                }
-            }
-        }
-    }
+    Ok(())
 }
 
 fn unsupported(name: &str) -> ApiError {
@@ -191,8 +164,7 @@ fn unsupported(name: &str) -> ApiError {
     ApiError::invalid("unsupported_parameter", name, message)
 }
 
-/// `tools` as the template gets them; none if `tool_choice` says so. Calls that must be made
-/// cannot be forced, so they are refused.
+/// `tools` as the template gets them; none if `tool_choice` says so.
 pub(crate) fn tools(fields: &Fields) -> Result<Vec<Value>, ApiError> {
     let listed = fields.array("tools", 128)?.unwrap_or_default();
     let mut names: Vec<&str> = Vec::with_capacity(listed.len());
@@ -232,17 +204,8 @@ pub(crate) fn tools(fields: &Fields) -> Result<Vec<Value>, ApiError> {
         function.object("parameters")?;
     }
     match fields.get("tool_choice") {
-        None => Ok(listed.to_vec()),
-        Some(Value::String(choice)) if choice == "auto" => Ok(listed.to_vec()),
         Some(Value::String(choice)) if choice == "none" => Ok(Vec::new()),
-        Some(_) => {
-            let message = "Only the values 'auto' and 'none' of 'tool_choice' are supported.";
-            Err(ApiError::invalid(
-                "unsupported_value",
-                "tool_choice",
-                message,
-            ))
-        }
+        _ => Ok(listed.to_vec()),
     }
 }
 
@@ -284,21 +247,6 @@ mod tests {
                 json!({"modalities": ["audio"]}),
                 "unsupported_value",
                 "modalities",
-            ),
-            (
-                json!({"response_format": {"type": "json_object"}}),
-                "unsupported_value",
-                "response_format",
-            ),
-            (
-                json!({"response_format": {"type": "x"}}),
-                "invalid_value",
-                "response_format.type",
-            ),
-            (
-                json!({"tools": [named], "tool_choice": "required"}),
-                "unsupported_value",
-                "tool_choice",
             ),
             (
                 json!({"tools": [named, named]}),

@@ -81,7 +81,7 @@ pub struct Delta {
 /// Which condition ended the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
-    /// The model's own end.
+    /// The model's own end, or that of the form it was held to.
     EndOfTurn,
     /// A token of the request's `stop_token_ids`.
     Token(u32),
