@@ -156,7 +156,7 @@ impl Borrowed {
             spent += own.as_mut().map_or(Duration::ZERO, Guarded::take_time);
             running[index].constraint = own;
         }
-        (!spent.is_zero()).then(|| spent.as_secs_f64() * 1e3)
+        (!spent.is_zero()).then_some(spent.as_secs_f64() * 1e3)
     }
 }
 

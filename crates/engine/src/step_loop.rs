@@ -196,7 +196,7 @@ impl<R: StepRunner> StepLoop<R> {
                 submitted,
             } => self.scheduler.waiting.push_back(Waiting {
                 id,
-                request,
+                request: *request,
                 submitted,
             }),
             Command::Abort(id) => self.end(id, FinishReason::Aborted, usize::MAX),

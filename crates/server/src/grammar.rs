@@ -45,7 +45,7 @@ pub enum GrammarBackend {
 pub struct GrammarConfig {
     /// The engine.
     pub backend: GrammarBackend,
-    /// Time for a schema to be compiled.
+    /// Time for a schema to be compiled; zero = no limit.
     pub timeout: Duration,
 }
 

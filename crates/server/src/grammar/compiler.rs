@@ -8,7 +8,6 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use super::json::JsonConstraint;
@@ -72,7 +71,7 @@ struct Shared {
 }
 
 impl Compiler {
-    /// Nothing is built yet.
+    /// Nothing is built yet. A `timeout` of zero is none.
     pub(super) fn new(vocabulary: &Arc<Vocabulary>, end_ids: &[u32], timeout: Duration) -> Self {
         Compiler {
             shared: Arc::new(Shared {
@@ -82,15 +81,17 @@ impl Compiler {
                 cache: Mutex::default(),
             }),
             threads: Arc::new(Semaphore::new(THREADS_MAX)),
-            timeout,
+            timeout: match timeout.is_zero() {
+                true => Duration::MAX,
+                false => timeout,
+            },
         }
     }
 
     /// Compiles a schema, or finds it. A schema that takes too long keeps its thread until it is
     /// through.
     pub(super) async fn compile(&self, schema: JsonSchema) -> Result<Compiled, Fault> {
-        let key = key(&schema);
-        if let Some(entry) = self.shared.find(&key) {
+        if let Some(entry) = self.shared.find(&schema.key) {
             return Ok(entry);
         }
         let wait = tokio::time::timeout(self.timeout, Arc::clone(&self.threads).acquire_owned());
@@ -99,7 +100,7 @@ impl Compiler {
         };
         let shared = Arc::clone(&self.shared);
         let work = tokio::task::spawn_blocking(move || {
-            let result = shared.compile(key, &schema);
+            let result = shared.compile(&schema);
             drop(permit);
             result
         });
@@ -125,7 +126,7 @@ impl Shared {
         Some(compiled)
     }
 
-    fn compile(&self, key: Key, schema: &JsonSchema) -> Result<Compiled, Fault> {
+    fn compile(&self, schema: &JsonSchema) -> Result<Compiled, Fault> {
         let made = || factory(&self.vocabulary, &self.end_ids);
         let factory = self.factory.get_or_init(made);
         let factory = factory
@@ -134,11 +135,11 @@ impl Shared {
         let entry = compile(factory, schema).map_err(Fault::Schema)?;
         let compiled = entry.compiled();
         let mut cache = self.cache();
-        cache.retain(|(own, _)| *own != key);
+        cache.retain(|(own, _)| *own != schema.key);
         if cache.len() >= CACHED_MAX {
             cache.remove(0);
         }
-        cache.push((key, entry));
+        cache.push((schema.key, entry));
         Ok(compiled)
     }
 }
@@ -150,14 +151,6 @@ impl Entry {
             unenforced: self.unenforced,
         }
     }
-}
-
-fn key(schema: &JsonSchema) -> Key {
-    let mut hash = Sha256::new();
-    hash.update([u8::from(schema.strict)]);
-    // The order of properties is part of the schema, and the map keeps it.
-    hash.update(Value::Object(schema.schema.clone()).to_string());
-    hash.finalize().into()
 }
 
 /// The engine for a tokenizer. Marks are no text: JSON never contains them.

@@ -1,6 +1,7 @@
 //! `response_format` of a request.
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
@@ -12,9 +13,24 @@ pub(crate) struct JsonSchema {
     pub(crate) schema: Map<String, Value>,
     /// Keywords that cannot be enforced are an error; else they do not count.
     pub(crate) strict: bool,
+    /// Hash of both.
+    pub(crate) key: [u8; 32],
 }
 
 impl JsonSchema {
+    /// Hashes a schema.
+    pub(crate) fn new(schema: Map<String, Value>, strict: bool) -> Self {
+        let mut hash = Sha256::new();
+        hash.update([u8::from(strict)]);
+        // The order of properties is part of the schema, and the map keeps it.
+        hash.update(serde_json::to_vec(&schema).unwrap_or_default());
+        JsonSchema {
+            schema,
+            strict,
+            key: hash.finalize().into(),
+        }
+    }
+
     /// Reads the field; `None` where any text will do.
     pub(crate) fn read(fields: &Fields) -> Result<Option<Self>, ApiError> {
         let Some(format) = fields.object("response_format")? else {
@@ -54,20 +70,16 @@ impl JsonSchema {
         named.string("description")?;
         named.required("schema")?;
         let schema = named.object("schema")?;
-        Ok(JsonSchema {
-            schema: schema.map(|own| own.entries().clone()).unwrap_or_default(),
-            strict: named.boolean("strict")?.unwrap_or(false),
-        })
+        let schema = schema.map(|own| own.entries().clone()).unwrap_or_default();
+        let strict = named.boolean("strict")?.unwrap_or(false);
+        Ok(JsonSchema::new(schema, strict))
     }
 }
 
 fn any_object() -> JsonSchema {
     let mut schema = Map::new();
     schema.insert("type".to_owned(), json!("object"));
-    JsonSchema {
-        schema,
-        strict: true,
-    }
+    JsonSchema::new(schema, true)
 }
 
 #[cfg(test)]

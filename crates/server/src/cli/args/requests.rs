@@ -56,7 +56,7 @@ pub struct RequestArgs {
     #[arg(long, value_enum, default_value = "llguidance")]
     pub grammar_backend: GrammarBackendName,
 
-    /// Seconds for a JSON schema to be compiled
+    /// Seconds for a JSON schema to be compiled; 0 = no limit
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub grammar_timeout: Duration,
 }
