@@ -11,7 +11,7 @@ mod reasoning;
 mod response_format;
 #[cfg(test)]
 mod tests;
-mod tool_choice;
+pub(crate) mod tool_choice;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,6 @@ use compiler::{Compiler, Fault};
 use forced_call::ForcedCall;
 use reasoning::Marks;
 use response_format::JsonSchema;
-use tool_choice::forced_names;
 
 /// What makes JSON schemas into constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,11 +60,11 @@ impl Default for GrammarConfig {
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Wanted {
-    /// JSON of this schema; with tools, a call instead of an answer stays possible.
+    /// JSON of this schema. With tools, a call instead of an answer stays possible.
     Json {
         /// The schema.
         schema: JsonSchema,
-        /// The request has tools.
+        /// A tool may be called.
         tools: bool,
     },
     /// A call of one of these tools.
@@ -82,9 +81,15 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Reads `response_format` and `tool_choice`; `None` where the model may write what it likes.
-    pub(crate) fn read(fields: &Fields, in_reasoning: bool) -> Result<Option<Self>, ApiError> {
-        let wanted = match (JsonSchema::read(fields)?, forced_names(fields)?) {
+    /// Reads `response_format`; `None` where the model may write what it likes. One of the names
+    /// in `forced` must be called; `tools`: a tool may be called.
+    pub(crate) fn read(
+        fields: &Fields,
+        forced: Option<Vec<String>>,
+        tools: bool,
+        in_reasoning: bool,
+    ) -> Result<Option<Self>, ApiError> {
+        let wanted = match (JsonSchema::read(fields)?, forced) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
                 let message = "A 'tool_choice' that asks for a call and a 'response_format' of \
@@ -92,31 +97,12 @@ impl Form {
                 return Err(ApiError::invalid("invalid_value", "tool_choice", message));
             }
             (None, Some(names)) => Wanted::Call(names),
-            (Some(schema), None) => {
-                let offered = fields.array("tools", usize::MAX)?.unwrap_or_default();
-                let forbidden = fields
-                    .get("tool_choice")
-                    .is_some_and(|choice| choice == "none");
-                let tools = !offered.is_empty() && !forbidden;
-                Wanted::Json { schema, tools }
-            }
+            (Some(schema), None) => Wanted::Json { schema, tools },
         };
         Ok(Some(Form {
             wanted,
             in_reasoning,
         }))
-    }
-
-    /// Reads `response_format` of a request that has no tools and no reasoning.
-    pub(crate) fn read_json(fields: &Fields) -> Result<Option<Self>, ApiError> {
-        let form = |schema| Form {
-            wanted: Wanted::Json {
-                schema,
-                tools: false,
-            },
-            in_reasoning: false,
-        };
-        Ok(JsonSchema::read(fields)?.map(form))
     }
 }
 

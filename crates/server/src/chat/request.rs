@@ -8,7 +8,7 @@ use crate::chat::response::ChatStyle;
 use crate::error::{ApiError, shorten};
 use crate::field_rules;
 use crate::fields::{Fields, wrong_type};
-use crate::grammar::Form;
+use crate::grammar::{Form, tool_choice};
 use crate::ids;
 use crate::messages;
 use crate::model_files::ModelFiles;
@@ -78,7 +78,9 @@ impl ChatRequest {
         let info = app.engine.info();
         let limit = options.limit(prompt.len(), info, rules, "messages")?;
         let in_reasoning = ends_in_reasoning(&text);
-        let form = Form::read(&fields, in_reasoning)?;
+        let forced = tool_choice::forced_names(&fields)?;
+        let callable = !field_rules::tools(&fields)?.is_empty();
+        let form = Form::read(&fields, forced, callable, in_reasoning)?;
         let split = match (separate, in_reasoning) {
             (false, _) => Split::Off,
             (true, true) => Split::StartsInReasoning,

@@ -101,7 +101,7 @@ impl CompletionRequest {
             choices: options.choices,
             streaming,
             style,
-            form: Form::read_json(&fields)?,
+            form: Form::read(&fields, None, false, false)?,
         })
     }
 }
