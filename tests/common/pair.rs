@@ -187,6 +187,7 @@ pub fn request(
         prompt_logprobs: None,
         speculative: true,
         shape: None,
+        constraint: None,
     }
 }
 

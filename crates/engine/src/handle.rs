@@ -16,7 +16,7 @@ pub(crate) enum Command {
         /// Its id.
         id: RequestId,
         /// What is asked for.
-        request: Request,
+        request: Box<Request>,
         /// When.
         submitted: Instant,
     },
@@ -56,7 +56,7 @@ impl EngineHandle {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let command = Command::Submit {
             id,
-            request,
+            request: Box::new(request),
             submitted: Instant::now(),
         };
         if self.commands.send(command).is_err() {

@@ -5,6 +5,7 @@
 
 mod auto;
 mod bench;
+mod constraint;
 mod error;
 mod handle;
 mod kv_pool;
@@ -27,6 +28,7 @@ pub use bench::{
     LoadedModel, Measured, PrefillTime, SLACK_TOKENS, STEP_ROWS_MAX, StepBench, StepTimes,
     time_steps,
 };
+pub use constraint::{ConstraintState, OutputConstraint};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
@@ -34,8 +36,8 @@ pub use load::{
     Status,
 };
 pub use model::{
-    AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
-    ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, Constraint, Dtype, LoadFormat, LoadProgress,
+    MemoryPlan, ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{

@@ -189,6 +189,7 @@ mod tests {
                 prompt_logprobs: None,
                 speculative: true,
                 shape: None,
+                constraint: None,
             },
             submitted: Instant::now(),
         });

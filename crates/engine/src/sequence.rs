@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::auto::PhiAverage;
+use crate::constraint::{Checked, Guarded};
 use crate::kv_pool::BlockTable;
 use crate::state_pool::StateSlot;
 use crate::{Finish, FinishReason, Request, RequestId, RequestStats, StepRecord};
-use model::StepSequence;
+use model::{Emitted, StepSequence};
 
 /// A running sequence.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Sequence {
     pub(crate) tokens_max: usize,
     /// Acceptance predicted for it.
     pub(crate) phi: PhiAverage,
+    /// The request's, behind the emitted tokens; `None`: every token may follow.
+    pub(crate) constraint: Option<Guarded>,
     prefilled: usize,
     emitted: usize,
     steps: Vec<StepRecord>,
@@ -37,13 +40,14 @@ impl Sequence {
     /// A sequence before its first chunk.
     pub(crate) fn new(
         id: RequestId,
-        request: Request,
+        mut request: Request,
         tokens_max: usize,
         slot: StateSlot,
         pages: BlockTable,
         submitted: Instant,
     ) -> Self {
         Sequence {
+            constraint: request.constraint.take().map(Guarded::new),
             id,
             request,
             slot,
@@ -96,6 +100,18 @@ impl Sequence {
     /// `tokens` more prompt tokens were processed.
     pub(crate) fn end_chunk(&mut self, tokens: usize) {
         self.prefilled += tokens;
+    }
+
+    /// Drops the new tokens that the constraint does not let count, and says whether it ends the
+    /// request there.
+    pub(crate) fn constrain(&mut self, tokens: &mut Vec<Emitted>) -> Option<FinishReason> {
+        let constraint = self.constraint.as_mut()?;
+        let Checked { kept, end } = constraint.check(tokens.iter().map(|token| token.id));
+        tokens.truncate(kept);
+        if constraint.is_released() {
+            self.constraint = None;
+        }
+        end
     }
 
     /// `count` tokens were emitted.
@@ -158,6 +174,7 @@ mod tests {
             prompt_logprobs: None,
             speculative: true,
             shape: None,
+            constraint: None,
         };
         let slot = StatePool::new(1).reserve().expect("a slot is free");
         let pages = KvPool::new(8)

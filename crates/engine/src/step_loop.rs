@@ -12,6 +12,7 @@ use model::{
 };
 
 use crate::auto::Auto;
+use crate::constraint::Borrowed;
 use crate::handle::Command;
 use crate::kv_pool::KvPool;
 use crate::scheduler::{ChunkPlan, Scheduler, SchedulerLimits, Waiting, Work};
@@ -60,6 +61,7 @@ pub(crate) fn run<R: StepRunner>(
         commands,
         outputs,
         updates: Vec::new(),
+        mask_ms: None,
         draining: false,
     };
     step_loop.shared.beat();
@@ -142,6 +144,8 @@ struct StepLoop<R> {
     outputs: Sender<StepOutput>,
     /// News that were not sent yet.
     updates: Vec<RequestUpdate>,
+    /// Time in the constraints of the last call.
+    mask_ms: Option<f64>,
     draining: bool,
 }
 
@@ -192,7 +196,7 @@ impl<R: StepRunner> StepLoop<R> {
                 submitted,
             } => self.scheduler.waiting.push_back(Waiting {
                 id,
-                request,
+                request: *request,
                 submitted,
             }),
             Command::Abort(id) => self.end(id, FinishReason::Aborted, usize::MAX),
@@ -291,8 +295,12 @@ impl<R: StepRunner> StepLoop<R> {
         if self.updates.is_empty() && timing.is_none() {
             return;
         }
-        let updates = std::mem::take(&mut self.updates);
-        if self.outputs.send(StepOutput { updates, timing }).is_err() {
+        let output = StepOutput {
+            updates: std::mem::take(&mut self.updates),
+            timing,
+            mask_ms: self.mask_ms.take(),
+        };
+        if self.outputs.send(output).is_err() {
             self.shared.enter(Phase::Draining);
             self.draining = true;
             self.end_taken(&FinishReason::Aborted);
@@ -349,6 +357,8 @@ impl<R: StepRunner> StepLoop<R> {
         for plan in plans {
             self.scheduler.running[plan.index].begin_chunk(began);
         }
+        let indices: Vec<usize> = plans.iter().map(|plan| plan.index).collect();
+        let mut constraints = Borrowed::take(&mut self.scheduler.running, &indices);
         let running = &self.scheduler.running;
         let chunks: Vec<Chunk<'_>> = plans
             .iter()
@@ -366,7 +376,10 @@ impl<R: StepRunner> StepLoop<R> {
                 }
             })
             .collect();
-        let outputs = self.runner.prefill(&chunks)?;
+        let outputs = self
+            .runner
+            .prefill_constrained(&chunks, &mut constraints.list())?;
+        self.mask_ms = constraints.put_back(&mut self.scheduler.running, &indices);
         assert_eq!(outputs.len(), plans.len(), "one output per chunk");
         let mut ended = Vec::new();
         for (plan, output) in plans.iter().zip(outputs) {
@@ -385,7 +398,10 @@ impl<R: StepRunner> StepLoop<R> {
                 ended.push((plan.index, FinishReason::Length));
             } else if done {
                 let first = output.first.expect("a prompt's end yields the first token");
-                self.emit(plan.index, vec![first], output.ended, &mut ended);
+                let mut tokens = vec![first];
+                let end = self.scheduler.running[plan.index].constrain(&mut tokens);
+                let end = end.or(output.ended.map(finish_reason));
+                self.emit(plan.index, tokens, end, &mut ended);
             }
         }
         self.finish_step(ended, None);
@@ -402,14 +418,18 @@ impl<R: StepRunner> StepLoop<R> {
                 shape,
             })
             .collect();
-        let output = self.runner.step(&steps)?;
+        let mut constraints = Borrowed::take(&mut self.scheduler.running, indices);
+        let output = self
+            .runner
+            .step_constrained(&steps, &mut constraints.list())?;
+        self.mask_ms = constraints.put_back(&mut self.scheduler.running, indices);
         assert_eq!(
             output.sequences.len(),
             steps.len(),
             "one output per sequence"
         );
         let mut ended = Vec::new();
-        for ((&index, step), result) in indices.iter().zip(&steps).zip(output.sequences) {
+        for ((&index, step), mut result) in indices.iter().zip(&steps).zip(output.sequences) {
             assert_eq!(
                 result.slot, step.slot,
                 "outputs in the order of the sequences"
@@ -419,18 +439,21 @@ impl<R: StepRunner> StepLoop<R> {
                 continue;
             }
             let sequence = &mut self.scheduler.running[index];
+            let end = sequence.constrain(&mut result.tokens);
+            let end = end.or(result.ended.map(finish_reason));
+            result.accepted = result.accepted.min(result.tokens.len());
             sequence.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.
             if let (Some(auto), Some(prediction), None, None) = (
                 &mut self.auto,
                 &result.prediction,
-                result.ended,
+                &end,
                 sequence.request.shape,
             ) {
                 auto.observe(&mut sequence.phi, step.shape, result.accepted, prediction);
             }
             self.shared.counters().count_step(step.shape, &result);
-            self.emit(index, result.tokens, result.ended, &mut ended);
+            self.emit(index, result.tokens, end, &mut ended);
         }
         self.finish_step(ended, Some(output.timing));
         Ok(())
@@ -441,26 +464,24 @@ impl<R: StepRunner> StepLoop<R> {
         &mut self,
         index: usize,
         tokens: Vec<Emitted>,
-        cut: Option<CutReason>,
+        end: Option<FinishReason>,
         ended: &mut Vec<(usize, FinishReason)>,
     ) {
+        if let (true, Some(FinishReason::Error(_))) = (tokens.is_empty(), &end) {
+            ended.extend(end.map(|reason| (index, reason)));
+            return;
+        }
         let sequence = &mut self.scheduler.running[index];
         let (count, left) = (tokens.len(), sequence.tokens_left());
         assert!(
-            (1..=left).contains(&count) && (count < left || cut.is_some()),
-            "{count} tokens with cut {cut:?} where {left} were left"
+            (1..=left).contains(&count) && (count < left || end.is_some()),
+            "{count} tokens with end {end:?} where {left} were left"
         );
         sequence.emit(count, Instant::now());
         let id = sequence.id;
         self.shared.counters().emit(count, self.shared.now_ms());
         self.push_tokens(id, tokens);
-        if let Some(cut) = cut {
-            let reason = match cut {
-                CutReason::Stop => FinishReason::Stop,
-                CutReason::Tokens | CutReason::Context => FinishReason::Length,
-            };
-            ended.push((index, reason));
-        }
+        ended.extend(end.map(|reason| (index, reason)));
     }
 
     /// Ends what ended (indices ascend, so from the back) and sends the step's message.
@@ -504,5 +525,12 @@ impl<R: StepRunner> StepLoop<R> {
             .collect();
         shape::fit(&mut shapes, STEP_ROWS_MAX);
         shapes
+    }
+}
+
+fn finish_reason(cut: CutReason) -> FinishReason {
+    match cut {
+        CutReason::Stop => FinishReason::Stop,
+        CutReason::Tokens | CutReason::Context => FinishReason::Length,
     }
 }

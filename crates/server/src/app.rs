@@ -11,9 +11,11 @@ use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
+use crate::grammar::{Form, Grammars};
 use crate::ids;
 use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
+use crate::sequence_group::Planned;
 use crate::serve::ServeConfig;
 use crate::updates::Updates;
 use crate::vocabulary::Encoded;
@@ -25,6 +27,8 @@ pub(crate) struct App {
     pub(crate) config: ServeConfig,
     /// Tokenizer, template, defaults.
     pub(crate) files: ModelFiles,
+    /// Constraints of answers.
+    pub(crate) grammars: Grammars,
     /// The engine.
     pub(crate) engine: EngineHandle,
     /// Its news.
@@ -67,7 +71,9 @@ impl App {
             &files.config_text,
             &engine.info().device,
         );
+        let end_ids = &files.generation.end_ids;
         App {
+            grammars: Grammars::new(config.grammar, &files.vocabulary, end_ids),
             config,
             files,
             engine,
@@ -149,6 +155,23 @@ impl App {
         let result = tokio::task::spawn_blocking(move || work(&app)).await;
         drop(permit);
         result.unwrap_or_else(|error| Err(failed(&error)))
+    }
+
+    /// Holds all sequences of a request to its form.
+    pub(crate) async fn constrain(
+        &self,
+        request_id: &str,
+        form: Option<Form>,
+        mut planned: Vec<Planned>,
+    ) -> Result<Vec<Planned>, ApiError> {
+        if let Some(form) = form {
+            let made = self.grammars.constraint(form, request_id, &self.metrics);
+            let constraint = made.await?;
+            for plan in &mut planned {
+                plan.request.constraint = Some(constraint.clone());
+            }
+        }
+        Ok(planned)
     }
 
     /// The name to answer with; refuses models that are not served.

@@ -45,7 +45,9 @@ pub(crate) async fn complete(
         choices,
         streaming,
         style,
+        form,
     } = request;
+    let planned = app.constrain(&request_id, form, planned).await?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
     if streaming.on {
         let format = ChatStream::new(Arc::clone(&app), style, streaming, choices);

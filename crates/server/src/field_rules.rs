@@ -177,34 +177,7 @@ fn values(fields: &Fields) -> Result<(), ApiError> {
             message,
         ));
     }
-    match fields.object("response_format")? {
-        None => Ok(()),
-        Some(format) => {
-            format.required("type")?;
-            match format.string("type")?.unwrap_or_default() {
-                "text" => Ok(()),
-                kind @ ("json_object" | "json_schema") => {
-                    let message = format!(
-                        "'response_format' of type '{kind}' is not supported: this server has no \
-                         grammar engine. Use type 'text'."
-                    );
-                    Err(ApiError::invalid(
-                        "unsupported_value",
-                        "response_format",
-                        message,
-                    ))
-                }
-                other => {
-                    let message = format!("Invalid value: '{}'.", shorten(other));
-                    Err(ApiError::invalid(
-                        "invalid_value",
-                        format.path("type"),
-                        message,
-                    ))
-                }
-            }
-        }
-    }
+    Ok(())
 }
 
 fn unsupported(name: &str) -> ApiError {
@@ -252,11 +225,6 @@ mod tests {
                 "modalities",
             ),
             (
-                json!({"response_format": {"type": "json_object"}}),
-                "unsupported_value",
-                "response_format",
-            ),
-            (
                 json!({"return_hidden_states": true}),
                 "unsupported_parameter",
                 "return_hidden_states",
@@ -268,9 +236,9 @@ mod tests {
             ),
             (json!({"priority": "high"}), "invalid_type", "priority"),
             (
-                json!({"response_format": {"type": "x"}}),
-                "invalid_value",
-                "response_format.type",
+                json!({"lora_path": "x"}),
+                "unsupported_parameter",
+                "lora_path",
             ),
         ] {
             assert_eq!(

@@ -118,6 +118,9 @@ impl Generation {
             FinishReason::Error(text) => return Err(Interruption::Failed(text)),
             FinishReason::Stop | FinishReason::Length | FinishReason::Finished => {}
         }
+        if finish.reason == FinishReason::Stop {
+            self.stream.end_turn();
+        }
         let rest = self.stream.finish(deltas);
         // The engine may have ended by itself before it heard of a stop string.
         finish.trim(self.stream.kept());
@@ -225,6 +228,9 @@ mod tests {
         };
         let length = finish(&[97], FinishReason::Length);
         assert_eq!((length.finish_reason(), length.matched), ("length", None));
+        let whole = finish(&[97, 98], FinishReason::Stop);
+        assert_eq!(whole.matched, Some(Matched::EndOfTurn), "of a constraint");
+        assert_eq!(whole.completion_tokens, 2);
         let stop = finish(&[97, END_OF_TURN], FinishReason::Stop);
         assert_eq!(stop.matched, Some(Matched::EndOfTurn));
         assert_eq!(stop.completion_tokens, 2);

@@ -14,6 +14,7 @@ mod event_stream;
 mod field_rules;
 pub mod fields;
 mod generation;
+pub mod grammar;
 mod health;
 pub mod hub;
 mod ids;

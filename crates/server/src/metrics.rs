@@ -62,6 +62,7 @@ pub(crate) struct Metrics {
     accept_length: Histogram,
     step: Histogram,
     step_phases: [Histogram; 5],
+    masks: Histogram,
 }
 
 impl Metrics {
@@ -94,6 +95,7 @@ impl Metrics {
             accept_length: histogram(ACCEPT_LENGTH),
             step: histogram(STEP),
             step_phases: STEP_PHASES.map(phase),
+            masks: histogram(MASKS),
             registry,
         }
     }
@@ -188,6 +190,11 @@ impl Metrics {
 
     fn count(&self, family: &Family, labels: Labels<'_>) {
         self.registry.counter(family, labels).add(1);
+    }
+
+    /// The masks of a step's constrained sequences took so many seconds.
+    pub(crate) fn observe_masks(&self, seconds: f64) {
+        self.masks.observe(seconds, 1);
     }
 
     /// Where the time of a step went.

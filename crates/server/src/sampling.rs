@@ -142,6 +142,7 @@ impl GenerationOptions {
             prompt_logprobs: None,
             speculative: self.speculative,
             shape: None,
+            constraint: None,
         }
     }
 }

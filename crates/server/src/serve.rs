@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::connections::Connections;
+use crate::grammar::GrammarConfig;
 use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
 use crate::routes::router;
@@ -44,6 +45,8 @@ pub struct ServeConfig {
     pub model_path: String,
     /// What requests may ask for and their defaults.
     pub rules: RequestRules,
+    /// How answers are constrained.
+    pub grammar: GrammarConfig,
     /// Limits on connections and waiting.
     pub limits: ServeLimits,
     /// Every stream ends with its usage.

@@ -41,6 +41,9 @@ impl Updates {
             .name("updates".into())
             .spawn(move || {
                 while let Ok(output) = outputs.recv() {
+                    if let Some(ms) = output.mask_ms {
+                        metrics.observe_masks(ms / 1e3);
+                    }
                     if let Some(timing) = &output.timing {
                         metrics.observe_timing(timing);
                     }

@@ -26,7 +26,7 @@ fn folder(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn spec() -> LoadSpec {
+pub(super) fn spec() -> LoadSpec {
     LoadSpec {
         target: CheckpointSource::Folder(folder("qwen3_5")),
         drafter: Some(CheckpointSource::Folder(folder("dflash"))),
@@ -56,26 +56,26 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
     }
 }
 
-fn plain() -> EngineConfig {
+pub(super) fn plain() -> EngineConfig {
     config(Algorithm::None, Budget::Fixed(1))
 }
 
-fn chain(drafts: usize) -> EngineConfig {
+pub(super) fn chain(drafts: usize) -> EngineConfig {
     EngineConfig {
         chain_drafts: Some(drafts),
         ..config(Algorithm::Dflash, Budget::Fixed(1))
     }
 }
 
-fn tree(nodes: usize) -> EngineConfig {
+pub(super) fn tree(nodes: usize) -> EngineConfig {
     config(Algorithm::Ddtree, Budget::Fixed(nodes))
 }
 
-fn auto() -> EngineConfig {
+pub(super) fn auto() -> EngineConfig {
     config(Algorithm::Ddtree, Budget::Auto)
 }
 
-fn start(spec: LoadSpec, config: EngineConfig) -> Harness {
+pub(super) fn start(spec: LoadSpec, config: EngineConfig) -> Harness {
     let harness = Harness::around(Engine::start(spec, config).expect("the options are valid"));
     harness.await_phase(Phase::Ready);
     harness
@@ -89,7 +89,7 @@ fn prompt(length: usize, seed: u64) -> Vec<u32> {
 }
 
 /// Greedy ones and seeded ones at temperature 0.8, short and long, some with every option.
-fn requests() -> Vec<Request> {
+pub(super) fn requests() -> Vec<Request> {
     let lengths = [1, 7, 63, 64, 65, 130, 180, 40, 20, 150];
     let asked = lengths.iter().enumerate().map(|(index, &length)| {
         let seed = index as u64;
@@ -111,6 +111,7 @@ fn requests() -> Vec<Request> {
             prompt_logprobs: None,
             speculative: true,
             shape: None,
+            constraint: None,
         }
     });
     let mut asked: Vec<Request> = asked.collect();
@@ -138,13 +139,13 @@ fn requests() -> Vec<Request> {
 
 /// All that a caller is told of a request, without times.
 #[derive(Clone, Debug, PartialEq)]
-struct Answer {
-    tokens: Vec<TokenUpdate>,
+pub(super) struct Answer {
+    pub(super) tokens: Vec<TokenUpdate>,
     prompt_logprobs: Vec<TokenLogprob>,
-    reason: FinishReason,
+    pub(super) reason: FinishReason,
 }
 
-fn answer(harness: &mut Harness, id: RequestId) -> Answer {
+pub(super) fn answer(harness: &mut Harness, id: RequestId) -> Answer {
     let reason = harness.await_end(id).reason;
     let news = &harness.news[&id];
     Answer {
@@ -155,7 +156,7 @@ fn answer(harness: &mut Harness, id: RequestId) -> Answer {
 }
 
 /// Plain decoding, one request after the other.
-static EXPECTED: LazyLock<Vec<Answer>> = LazyLock::new(|| alone(plain()));
+pub(super) static EXPECTED: LazyLock<Vec<Answer>> = LazyLock::new(|| alone(plain()));
 
 /// One after the other, alone.
 fn alone(config: EngineConfig) -> Vec<Answer> {
@@ -202,7 +203,7 @@ fn crowd(config: EngineConfig, seed: u64) -> Vec<Answer> {
     answers
 }
 
-fn assert_expected(answers: &[Answer], what: &str) {
+pub(super) fn assert_expected(answers: &[Answer], what: &str) {
     for (index, (expected, answer)) in EXPECTED.iter().zip(answers).enumerate() {
         assert_eq!(expected, answer, "request {index}, {what}");
     }

@@ -239,6 +239,14 @@ impl Harness {
         self.check_counters();
     }
 
+    /// The tokens of all requests that ended are the stub's.
+    pub(crate) fn check_free(&self) {
+        for (id, request) in &self.requests {
+            let (all, _) = plain_run(request, self.context);
+            assert!(all.starts_with(&self.tokens(*id)), "tokens of {id:?}");
+        }
+    }
+
     /// Every request ended once; what was sent is what the stub alone would have said.
     pub(crate) fn check_all(&self) {
         for (id, request) in &self.requests {
@@ -342,6 +350,7 @@ pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
         prompt_logprobs: None,
         speculative: true,
         shape: None,
+        constraint: None,
     }
 }
 

@@ -138,6 +138,7 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Reque
         prompt_logprobs: None,
         speculative: true,
         shape: None,
+        constraint: None,
     }
 }
 

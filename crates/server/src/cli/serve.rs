@@ -37,6 +37,7 @@ fn config(args: &ServeArgs, checkpoints: &Checkpoints) -> Result<ServeConfig, Fa
         any_model_name: args.http.allow_any_model_name,
         model_path: checkpoints.model_path.clone(),
         rules: args.requests.rules(),
+        grammar: args.requests.grammar(),
         limits: args.http_limits.limits(),
         stream_usage: args.http.stream_response_default_include_usage,
         request_metrics: args.http.enable_per_request_metrics,

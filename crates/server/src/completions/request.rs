@@ -8,6 +8,7 @@ use crate::completions::response::{CompletionStyle, Echo};
 use crate::error::ApiError;
 use crate::field_rules;
 use crate::fields::{Fields, too_long, wrong_type};
+use crate::grammar::Form;
 use crate::ids;
 use crate::sampling::{GenerationOptions, token_id};
 use crate::sequence_group::Planned;
@@ -30,6 +31,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) streaming: Streaming,
     /// What the answer looks like.
     pub(crate) style: CompletionStyle,
+    /// What the model must write, if that is not left to it.
+    pub(crate) form: Option<Form>,
 }
 
 /// One prompt as it was sent.
@@ -98,6 +101,7 @@ impl CompletionRequest {
             choices: options.choices,
             streaming,
             style,
+            form: Form::read(&fields, None, false, false)?,
         })
     }
 }

@@ -46,6 +46,9 @@ const TOKENS: &[f64] = &[
 const STEP_TIME: &[f64] = &[
     0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
 ];
+const MASK_TIME: &[f64] = &[
+    0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.1,
+];
 const ACCEPTED: &[f64] = &[
     1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0,
 ];
@@ -149,6 +152,8 @@ families! {
         "Time of a step, the host's part included.";
     STEP_PHASE: Histogram(STEP_TIME), ["spinney_step_phase_seconds"],
         "Time of a step in each of its phases, where they are run one by one.";
+    MASKS: Histogram(MASK_TIME), ["spinney_grammar_mask_seconds"],
+        "Time of a step in the constraints of its sequences, where it has any.";
     ACCEPT_LENGTH: Histogram(ACCEPTED), ["spinney_accept_length"],
         "Tokens per verify step, the one after the accepted ones included.";
     SHAPE_STEPS: Counter, ["spinney_shape_steps_total"],

@@ -179,7 +179,7 @@ fn host(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let parsed = text.parse().ok().map(Duration::try_from_secs_f64);
     match parsed {
         Some(Ok(duration)) => Ok(duration),

@@ -1,11 +1,14 @@
 //! What requests may ask for, and what they get without asking.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
+use super::http::seconds;
 use super::speculation::number;
+use crate::grammar::{GrammarBackend, GrammarConfig};
 use crate::sampling::RequestRules;
 
 /// Rules for requests.
@@ -48,6 +51,14 @@ pub struct RequestArgs {
     /// Let conversations without a user message pass
     #[arg(long)]
     pub lenient_messages: bool,
+
+    /// What holds answers to a JSON schema
+    #[arg(long, value_enum, default_value = "llguidance")]
+    pub grammar_backend: GrammarBackendName,
+
+    /// Seconds for a JSON schema to be compiled; 0 = no limit
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    pub grammar_timeout: Duration,
 }
 
 /// The template flag, which `render` and `generate` have too.
@@ -68,7 +79,27 @@ pub enum SamplingDefaults {
     Openai,
 }
 
+/// Values of `--grammar-backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GrammarBackendName {
+    /// The built-in engine
+    Llguidance,
+    /// Refuse such requests
+    None,
+}
+
 impl RequestArgs {
+    /// The server's form of the grammar flags.
+    pub fn grammar(&self) -> GrammarConfig {
+        GrammarConfig {
+            backend: match self.grammar_backend {
+                GrammarBackendName::Llguidance => GrammarBackend::Llguidance,
+                GrammarBackendName::None => GrammarBackend::None,
+            },
+            timeout: self.grammar_timeout,
+        }
+    }
+
     /// The server's form.
     pub fn rules(&self) -> RequestRules {
         RequestRules {

@@ -210,6 +210,7 @@ impl Bench<'_> {
                 DecodeMode::Tree(nodes) => Some(Shape::Tree(nodes)),
                 DecodeMode::Auto => None,
             },
+            constraint: None,
         })?;
         let mut tokens = Vec::new();
         loop {
