@@ -44,7 +44,9 @@ pub(crate) struct Shared {
     /// Requests waiting at most; 0 = no limit.
     pub(crate) queue_max: usize,
     /// Requests that were taken and are not in a slot yet.
-    pub(crate) waiting: AtomicUsize,
+    waiting: AtomicUsize,
+    /// Tokens of their prompts.
+    waiting_tokens: AtomicUsize,
     /// Bytes loaded.
     pub(crate) progress: LoadProgress,
     /// Bytes downloaded.
@@ -68,6 +70,7 @@ impl Shared {
             info,
             queue_max,
             waiting: AtomicUsize::new(0),
+            waiting_tokens: AtomicUsize::new(0),
             progress: LoadProgress::default(),
             download: LoadProgress::default(),
             life: Mutex::new(Life {
@@ -92,6 +95,23 @@ impl Shared {
     /// Counters, locked.
     pub(crate) fn counters(&self) -> MutexGuard<'_, Counters> {
         lock(&self.counters)
+    }
+
+    /// Requests that were taken and are not in a slot yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// A request with a prompt of so many tokens waits.
+    pub(crate) fn count_waiting(&self, tokens: usize) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// It waits no more.
+    pub(crate) fn uncount_waiting(&self, tokens: usize) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
     }
 
     /// Milliseconds since start.
@@ -154,7 +174,8 @@ impl Shared {
     /// See [`EngineStats`].
     pub(crate) fn stats(&self) -> EngineStats {
         let mut stats = self.counters().read(self.now_ms());
-        stats.waiting = self.waiting.load(Ordering::Relaxed);
+        stats.waiting = self.waiting();
+        stats.waiting_tokens = self.waiting_tokens.load(Ordering::Relaxed);
         stats.heartbeat_age = self.heartbeat_age();
         stats
     }

@@ -4,6 +4,7 @@
 mod failures;
 mod fixture_pair;
 mod harness;
+mod queue;
 mod requests;
 mod schedules;
 mod stub_runner;

@@ -6,9 +6,9 @@ use tokio::time::timeout;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::event_stream::too_slow;
 use crate::fields::Fields;
 use crate::generation::Outcome;
+use crate::metrics::Ending;
 use crate::sequence_group::SequenceGroup;
 use crate::text_stream::Delta;
 
@@ -67,7 +67,10 @@ pub(crate) async fn collect(app: &App, group: &mut SequenceGroup) -> Result<Vec<
     }
     match timeout(limit, gather(group)).await {
         Ok(answers) => answers,
-        Err(_) => Err(too_slow(group)),
+        Err(_) => {
+            group.give_up(Ending::Abort);
+            Err(ApiError::too_slow())
+        }
     }
 }
 

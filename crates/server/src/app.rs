@@ -12,8 +12,10 @@ use tokio::sync::Semaphore;
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
 use crate::ids;
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
+use crate::queue_wait::wait_ms;
 use crate::serve::ServeConfig;
 use crate::updates::Updates;
 use crate::vocabulary::Encoded;
@@ -31,11 +33,14 @@ pub(crate) struct App {
     pub(crate) updates: Arc<Updates>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
+    /// Who may use it.
+    pub(crate) keys: Keys,
     /// When the process started, in Unix seconds.
     pub(crate) created: u64,
     /// `system_fingerprint`.
     pub(crate) fingerprint: String,
     started: Instant,
+    leaving: AtomicBool,
     draining: AtomicBool,
     in_flight: Arc<AtomicUsize>,
     /// Requests that may be parsed, rendered and tokenised at the same time.
@@ -68,6 +73,7 @@ impl App {
             &engine.info().device,
         );
         App {
+            keys: Keys::new(&config.api_keys),
             config,
             files,
             engine,
@@ -76,15 +82,42 @@ impl App {
             created: ids::unix_seconds(),
             fingerprint,
             started: Instant::now(),
+            leaving: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             in_flight: Arc::new(AtomicUsize::new(0)),
             parsing: Semaphore::new(cores),
         }
     }
 
+    /// Reads the files of keys again; what they were stays where that fails.
+    pub(crate) fn read_keys(&self) {
+        if self.config.key_source.file.is_none() {
+            return;
+        }
+        match self.config.key_source.read() {
+            Ok(keys) => {
+                tracing::info!(keys = keys.len(), "read the API keys again");
+                self.keys.replace(&keys);
+            }
+            Err(reason) => {
+                tracing::error!("--api-key-file {reason}; the keys are what they were");
+            }
+        }
+    }
+
     /// Since start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// Tells those who ask that requests should go elsewhere, and still takes them.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether requests should go elsewhere.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) || self.is_draining()
     }
 
     /// Takes no more generation requests.
@@ -213,15 +246,9 @@ impl App {
         if full {
             let status = self.config.limits.queue_full_status;
             error.status = StatusCode::from_u16(status).unwrap_or(error.status);
-            error.retry_ms = Some(self.wait_ms());
+            error.retry_ms = Some(wait_ms(&self.engine.stats()));
         }
         error
-    }
-
-    /// A guess of how long the queue takes: a second for every eight waiting requests.
-    fn wait_ms(&self) -> u64 {
-        let waiting = self.engine.stats().waiting as u64;
-        (waiting * 125).clamp(1_000, 60_000)
     }
 }
 

@@ -24,6 +24,9 @@ use args::{Arguments, Command};
 use exit::{Exit, Failure};
 use layers::Layered;
 
+/// Exit code of a process whose engine hung.
+pub(crate) const WATCHDOG_EXIT: u8 = Exit::Watchdog as u8;
+
 /// Runs a command line to its end; messages go to standard error.
 pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
     match dispatch(typed) {

@@ -106,6 +106,29 @@ impl ApiError {
         Self::unavailable("server_draining", "The server is shutting down.", 5_000)
     }
 
+    /// The engine is gone or hangs.
+    pub fn engine_stopped() -> Self {
+        Self::unavailable("engine_unavailable", "The engine has stopped.", 5_000)
+    }
+
+    /// A request waited for too long; trying again makes sense after `retry_ms`.
+    pub fn queue_timeout(retry_ms: u64) -> Self {
+        let message = "The request waited in the queue for longer than this server allows.";
+        Self::unavailable("queue_timeout", message, retry_ms)
+    }
+
+    /// 504; nothing was sent in time.
+    pub fn too_slow() -> Self {
+        ApiError {
+            kind: ErrorType::Server,
+            ..Self::request(
+                StatusCode::GATEWAY_TIMEOUT,
+                "request_timeout",
+                "The request took longer than this server allows.",
+            )
+        }
+    }
+
     /// 500; the detail goes to the log, the client gets the request id.
     pub fn internal(request_id: &str, detail: &str) -> Self {
         tracing::error!(request_id, detail, "request failed");
@@ -172,6 +195,14 @@ impl IntoResponse for ApiError {
             headers.insert(
                 HeaderName::from_static("retry-after-ms"),
                 HeaderValue::from(retry_ms),
+            );
+        }
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            // It is the request at which something broke: clients that tried it again would break
+            // it again. What the request had no part in is a 503.
+            headers.insert(
+                HeaderName::from_static("x-should-retry"),
+                HeaderValue::from_static("false"),
             );
         }
         if self.status == StatusCode::UNAUTHORIZED {
@@ -278,6 +309,15 @@ mod tests {
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()["retry-after"], "2");
         assert_eq!(response.headers()["retry-after-ms"], "1500");
+    }
+
+    #[test]
+    fn only_errors_that_would_come_again_say_so() {
+        let retry = |error: ApiError| error.into_response().headers().contains_key("x-should-retry");
+        assert!(retry(ApiError::internal("req_1", "why")));
+        assert!(!retry(ApiError::engine_stopped()));
+        assert!(!retry(ApiError::queue_timeout(1_000)));
+        assert!(!retry(ApiError::too_slow()));
     }
 
     #[test]

@@ -39,9 +39,15 @@ pub enum Interruption {
     /// Aborted on request or because the server ends.
     #[error("the request was aborted")]
     Aborted,
-    /// The engine failed.
+    /// It waited for too long and was not begun.
+    #[error("the request waited for too long")]
+    Expired,
+    /// The engine failed at it.
     #[error("the engine failed: {0}")]
     Failed(String),
+    /// The engine failed before it began with it.
+    #[error("the engine failed before it began with the request: {0}")]
+    NotBegun(String),
 }
 
 /// What to do after an update.
@@ -112,6 +118,10 @@ impl Generation {
     ) -> Result<Outcome, Interruption> {
         match finish.reason {
             FinishReason::Aborted => return Err(Interruption::Aborted),
+            FinishReason::Expired => return Err(Interruption::Expired),
+            FinishReason::Error(text) if finish.stats.prefill_ms == 0.0 && self.kept() == 0 => {
+                return Err(Interruption::NotBegun(text));
+            }
             FinishReason::Error(text) => return Err(Interruption::Failed(text)),
             FinishReason::Stop | FinishReason::Length | FinishReason::Finished => {}
         }
@@ -227,11 +237,15 @@ mod tests {
 
     #[test]
     fn failures_are_no_outcomes() {
-        let take = |reason| {
-            ended(generation("x").take(update(&[97], Some(reason)), &mut Vec::new())).unwrap_err()
+        let take = |ids: &[u32], reason| {
+            ended(generation("x").take(update(ids, Some(reason)), &mut Vec::new())).unwrap_err()
         };
-        assert_eq!(take(FinishReason::Aborted), Interruption::Aborted);
-        let failed = take(FinishReason::Error("why".to_owned()));
-        assert_eq!(failed, Interruption::Failed("why".to_owned()));
+        assert_eq!(take(&[97], FinishReason::Aborted), Interruption::Aborted);
+        assert_eq!(take(&[], FinishReason::Expired), Interruption::Expired);
+        let why = || "why".to_owned();
+        let failed = take(&[97], FinishReason::Error(why()));
+        assert_eq!(failed, Interruption::Failed(why()));
+        let innocent = take(&[], FinishReason::Error(why()));
+        assert_eq!(innocent, Interruption::NotBegun(why()));
     }
 }

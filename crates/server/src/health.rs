@@ -20,6 +20,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     if let Some(error) = app.not_ready() {
         return failed(&app, error, &status);
     }
+    if app.is_leaving() {
+        return failed(&app, ApiError::draining(), &status);
+    }
     let stale = app.config.limits.health_stale_timeout;
     match is_stale(&status, stale) {
         true => failed(&app, silent(&status), &status),
@@ -61,7 +64,7 @@ fn silent(status: &Status) -> ApiError {
 
 fn failed(app: &App, error: ApiError, status: &Status) -> Response {
     let mut body = error.object();
-    let draining = app.is_draining();
+    let draining = app.is_leaving();
     let (name, phase) = match status.phase {
         _ if draining => ("draining", "draining"),
         Phase::Init => ("loading", "init"),

@@ -1,5 +1,8 @@
 //! API keys.
 
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, StatusCode};
@@ -9,36 +12,73 @@ use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
 
-/// Digests of the keys that are let in; none = everybody is.
+/// Where keys come from.
+#[derive(Clone, Debug, Default)]
+pub struct KeySource {
+    /// Keys themselves.
+    pub keys: Vec<String>,
+    /// A file with one per line; `#` begins a comment.
+    pub file: Option<PathBuf>,
+}
+
+impl KeySource {
+    /// All keys as of now; the error says what is wrong with the file.
+    pub fn read(&self) -> Result<Vec<String>, String> {
+        let mut keys = self.keys.clone();
+        if let Some(path) = &self.file {
+            let shown = path.display();
+            let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+            let lines = text.lines().map(str::trim);
+            keys.extend(
+                lines
+                    .filter(|line| !line.is_empty() && !line.starts_with('#'))
+                    .map(str::to_owned),
+            );
+            if keys.is_empty() {
+                return Err(format!("{shown}: expected a key per line, found none"));
+            }
+        }
+        Ok(keys)
+    }
+}
+
+/// Digests of the keys that are let in; none = everybody is. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
-    digests: std::sync::Arc<[[u8; 32]]>,
+    digests: Arc<RwLock<Vec<[u8; 32]>>>,
 }
 
 impl Keys {
     /// Keys as they were given.
     pub(crate) fn new(keys: &[String]) -> Self {
-        Keys {
-            digests: keys.iter().map(|key| digest(key.as_bytes())).collect(),
-        }
+        let fresh = Keys::default();
+        fresh.replace(keys);
+        fresh
+    }
+
+    /// Lets these in from now on, and no others.
+    pub(crate) fn replace(&self, keys: &[String]) {
+        let digests = keys.iter().map(|key| digest(key.as_bytes())).collect();
+        *self.digests.write().unwrap_or_else(PoisonError::into_inner) = digests;
     }
 
     /// Whether one of a request's keys is known.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
-        self.digests.is_empty() || candidates(headers).any(|key| self.knows(key))
+        let digests = self.digests.read().unwrap_or_else(PoisonError::into_inner);
+        digests.is_empty() || candidates(headers).any(|key| knows(&digests, key))
     }
+}
 
-    /// Compares with every key and every byte, whatever is found.
-    fn knows(&self, key: &[u8]) -> bool {
-        let found = digest(key);
-        self.digests.iter().fold(false, |known, digest| {
-            let difference = digest
-                .iter()
-                .zip(&found)
-                .fold(0, |bits, (a, b)| bits | (a ^ b));
-            known | (difference == 0)
-        })
-    }
+/// Compares with every key and every byte, whatever is found.
+fn knows(digests: &[[u8; 32]], key: &[u8]) -> bool {
+    let found = digest(key);
+    digests.iter().fold(false, |known, digest| {
+        let difference = digest
+            .iter()
+            .zip(&found)
+            .fold(0, |bits, (a, b)| bits | (a ^ b));
+        known | (difference == 0)
+    })
 }
 
 fn digest(key: &[u8]) -> [u8; 32] {
@@ -111,6 +151,21 @@ mod tests {
         ] {
             assert!(!admitted(&["one", "two"], name, value), "{name}: {value}");
         }
+    }
+
+    #[test]
+    fn a_file_is_read_again_and_never_opens_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let source = KeySource {
+            keys: Vec::new(),
+            file: Some(file.clone()),
+        };
+        assert!(source.read().unwrap_err().contains("keys: "), "no file");
+        std::fs::write(&file, "# ours\n\n one \ntwo\n").unwrap();
+        assert_eq!(source.read().unwrap(), ["one", "two"]);
+        std::fs::write(&file, "# nobody\n").unwrap();
+        assert!(source.read().unwrap_err().contains("found none"));
     }
 
     #[test]

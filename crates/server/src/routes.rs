@@ -16,7 +16,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::keys::{self, Keys};
+use crate::keys;
 use crate::serve::ServeError;
 use crate::trace::trace;
 use crate::{chat, completions, health, model_list};
@@ -26,8 +26,7 @@ type AppRouter = Router<Arc<App>>;
 /// The whole server as a service.
 pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
     let config = &app.config;
-    let keys = Keys::new(&config.api_keys);
-    let guard = middleware::from_fn_with_state(keys, keys::require);
+    let guard = middleware::from_fn_with_state(app.keys.clone(), keys::require);
     let mut guarded = AppRouter::new();
     for prefix in ["/v1", ""] {
         guarded = both(

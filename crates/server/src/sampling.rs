@@ -39,6 +39,8 @@ pub struct RequestRules {
     pub generation_config: bool,
     /// Variables of the chat template; the request's own win.
     pub template_variables: serde_json::Map<String, Value>,
+    /// Requests say how urgent they are; else they start in the order they come.
+    pub priority: bool,
     /// Base of the seeds of requests that have none; `None` = random.
     pub seed: Option<u64>,
 }
@@ -53,6 +55,7 @@ impl Default for RequestRules {
             lenient_messages: false,
             generation_config: true,
             template_variables: serde_json::Map::new(),
+            priority: false,
             seed: None,
         }
     }
@@ -69,6 +72,8 @@ pub struct GenerationOptions {
     pub min_tokens: usize,
     /// `false`: no drafting for this request.
     pub speculative: bool,
+    /// Lower ones start first.
+    pub priority: i64,
     /// Answers to one prompt.
     pub choices: usize,
     /// Ends of the text.
@@ -88,7 +93,12 @@ impl GenerationOptions {
             None => fields.boolean("speculative")?,
         };
         let choices = fields.integer("n", 1, choices_max)?.unwrap_or(1);
+        let priority = match rules.priority {
+            true => fields.integer("priority", i64::MIN, i64::MAX)?,
+            false => None,
+        };
         Ok(GenerationOptions {
+            priority: priority.unwrap_or(0),
             sampling: sampling(fields, files, rules)?,
             max_tokens: max_tokens(fields)?,
             min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
@@ -133,6 +143,7 @@ impl GenerationOptions {
                 .filter(|id| !self.text.end_ids.contains(id)),
         );
         Request {
+            priority: self.priority,
             prompt,
             sampling,
             max_tokens,

@@ -1,7 +1,7 @@
 //! The sequences of one HTTP request, from submission to their ends.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::{EngineHandle, Request, RequestId, RequestStats, TokenLogprob};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::generation::{Generation, Interruption, Outcome, Progress};
 use crate::metrics::{Ending, Metrics};
+use crate::queue_wait::wait_ms;
 use crate::text_stream::{Delta, TextOptions, TextStream};
 use crate::updates::Numbered;
 
@@ -67,6 +68,10 @@ pub(crate) struct SequenceGroup {
     started: Instant,
     first_token_ms: Option<f64>,
     finished: Vec<(usize, RequestStats)>,
+    /// Until then one of them has to start.
+    start_by: Option<Instant>,
+    /// Until then one of them has to have news.
+    answer_by: Option<Instant>,
 }
 
 impl SequenceGroup {
@@ -78,6 +83,9 @@ impl SequenceGroup {
         choices: usize,
     ) -> Result<Self, ApiError> {
         let (sender, updates) = unbounded_channel();
+        let started = Instant::now();
+        let limit = |limit: Duration| (!limit.is_zero()).then(|| started.checked_add(limit))?;
+        let limits = &app.config.limits;
         let mut group = SequenceGroup {
             engine: app.engine.clone(),
             metrics: Arc::clone(&app.metrics),
@@ -85,32 +93,27 @@ impl SequenceGroup {
             members: Vec::with_capacity(planned.len()),
             request_id: request_id.to_owned(),
             prompt_tokens: 0,
-            started: Instant::now(),
+            started,
             first_token_ms: None,
             finished: Vec::new(),
+            start_by: limit(limits.queue_timeout),
+            answer_by: limit(limits.request_timeout),
         };
-        let mut prompts = Vec::with_capacity(planned.len());
-        for (number, plan) in planned.into_iter().enumerate() {
-            let tokens = plan.request.prompt.len();
-            let submitted = app
-                .updates
-                .submit(&app.engine, plan.request, number, &sender);
-            let id = match submitted {
-                Ok(id) => id,
-                Err(error) => {
-                    // No client has left: what was taken before is taken back.
-                    group.close_all(Ending::Abort);
-                    return Err(app.refusal(error));
-                }
-            };
-            if number % choices == 0 {
-                group.prompt_tokens += tokens;
-            }
-            prompts.push(tokens);
+        let mut requests = Vec::with_capacity(planned.len());
+        let mut texts = Vec::with_capacity(planned.len());
+        for plan in planned {
+            requests.push(plan.request);
+            texts.push(plan.text);
+        }
+        let prompts: Vec<usize> = requests.iter().map(|one| one.prompt.len()).collect();
+        let submitted = app.updates.submit(&app.engine, requests, &sender);
+        let ids = submitted.map_err(|error| app.refusal(error))?;
+        group.prompt_tokens = prompts.iter().step_by(choices).sum();
+        for (id, text) in ids.into_iter().zip(texts) {
             let vocabulary = Arc::clone(&app.files.vocabulary);
             group.members.push(Member {
                 id,
-                generation: Generation::new(TextStream::new(vocabulary, plan.text)),
+                generation: Generation::new(TextStream::new(vocabulary, text)),
                 last: None,
                 open: true,
             });
@@ -126,15 +129,11 @@ impl SequenceGroup {
         if !self.members.iter().any(|member| member.open) {
             return None;
         }
-        let Some((choice, update)) = self.updates.recv().await else {
-            self.close_all(Ending::Error);
-            let message = "The engine has stopped.";
-            return Some(Err(ApiError::unavailable(
-                "engine_unavailable",
-                message,
-                5_000,
-            )));
+        let (choice, update) = match self.receive().await {
+            Ok(update) => update,
+            Err(error) => return Some(Err(error)),
         };
+        self.answer_by = None;
         let has_tokens = !update.tokens.is_empty();
         let mut deltas = Vec::new();
         let member = &mut self.members[choice];
@@ -166,6 +165,31 @@ impl SequenceGroup {
             prompt_logprobs,
             outcome,
         }))
+    }
+
+    /// The engine's next word, as long as the limits of time allow to wait for it.
+    async fn receive(&mut self) -> Result<Numbered, ApiError> {
+        loop {
+            tokio::select! {
+                biased;
+                update = self.updates.recv() => {
+                    return update.ok_or_else(|| {
+                        self.close_all(Ending::Error);
+                        ApiError::engine_stopped()
+                    });
+                }
+                () = until(self.answer_by) => {
+                    self.close_all(Ending::Abort);
+                    return Err(ApiError::too_slow());
+                }
+                () = until(self.start_by) => {
+                    // Only the engine knows whether one has started; if not, all will end.
+                    self.start_by = None;
+                    let ids = self.members.iter().map(|member| member.id);
+                    self.engine.expire(ids.collect());
+                }
+            }
+        }
     }
 
     /// Tokens so far.
@@ -245,6 +269,15 @@ impl SequenceGroup {
                 self.close_all(Ending::Abort);
                 ApiError::draining()
             }
+            Interruption::Expired => {
+                self.close_all(Ending::Abort);
+                ApiError::queue_timeout(wait_ms(&self.engine.stats()))
+            }
+            Interruption::NotBegun(detail) => {
+                tracing::error!(request_id = self.request_id, detail, "request lost");
+                self.close_all(Ending::Error);
+                ApiError::engine_stopped()
+            }
             Interruption::Failed(detail) => {
                 self.close_all(Ending::Error);
                 ApiError::internal(&self.request_id, &detail)
@@ -272,5 +305,13 @@ impl Drop for SequenceGroup {
             );
             self.close_all(Ending::Abort);
         }
+    }
+}
+
+/// Never without a time.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }

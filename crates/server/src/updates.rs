@@ -53,20 +53,21 @@ impl Updates {
         Ok((updates, ended))
     }
 
-    /// Submits a request whose updates go to `sender` as number `number`. The lock is held
-    /// meanwhile, so no update can come before its route exists.
+    /// Submits all requests or none; the updates of the first go to `sender` as number 0, and so
+    /// on. The lock is held meanwhile, so no update can come before its route exists.
     pub(crate) fn submit(
         &self,
         engine: &EngineHandle,
-        request: Request,
-        number: usize,
+        requests: Vec<Request>,
         sender: &UnboundedSender<Numbered>,
-    ) -> Result<RequestId, SubmitError> {
+    ) -> Result<Vec<RequestId>, SubmitError> {
         let mut routes = self.routes();
-        let id = engine.submit(request)?;
-        let sender = sender.clone();
-        routes.insert(id, Route { number, sender });
-        Ok(id)
+        let ids = engine.submit_all(requests)?;
+        for (number, &id) in ids.iter().enumerate() {
+            let sender = sender.clone();
+            routes.insert(id, Route { number, sender });
+        }
+        Ok(ids)
     }
 
     fn deliver(&self, output: StepOutput) {

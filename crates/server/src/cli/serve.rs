@@ -32,6 +32,7 @@ fn config(args: &ServeArgs, checkpoints: &Checkpoints) -> Result<ServeConfig, Fa
         host: args.http.host,
         port: args.http.port,
         api_keys: args.http.keys()?,
+        key_source: args.http.key_source(),
         metrics_require_key: args.http.metrics_require_key,
         served_model_names: checkpoints.served_names(&args.http.served_model_name),
         any_model_name: args.http.allow_any_model_name,
@@ -53,6 +54,7 @@ impl From<ServeError> for Failure {
             ServeError::Bind { .. } | ServeError::Engine(_) => Exit::Runtime,
             ServeError::Config(_) => Exit::Usage,
             ServeError::Load { cause, .. } => (*cause).into(),
+            ServeError::Stalled(_) => Exit::Watchdog,
             ServeError::DrainCut(_) | ServeError::Stopped(_) => Exit::DrainCut,
         };
         Failure::new(exit, error.to_string())
