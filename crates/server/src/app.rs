@@ -151,17 +151,18 @@ impl App {
         if self.is_draining() {
             return Some(ApiError::draining());
         }
-        match self.engine.status().phase {
-            Phase::Ready => None,
+        let status = self.engine.status();
+        match status.phase {
+            Phase::Ready => {
+                let limit = self.config.limits.health_stale_timeout;
+                let silent = !limit.is_zero() && status.heartbeat_age > limit;
+                silent.then(|| ApiError::engine_silent(status.heartbeat_age))
+            }
             Phase::Init | Phase::Download | Phase::Weights | Phase::Warmup => Some(
                 ApiError::unavailable("model_loading", "The model is loading.", 5_000),
             ),
             Phase::Draining => Some(ApiError::draining()),
-            Phase::Failed | Phase::Stopped => Some(ApiError::unavailable(
-                "engine_unavailable",
-                "The engine has stopped.",
-                5_000,
-            )),
+            Phase::Failed | Phase::Stopped => Some(ApiError::engine_stopped()),
         }
     }
 

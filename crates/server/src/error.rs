@@ -1,5 +1,7 @@
 //! The error object of the OpenAI-style paths, and the one place that maps errors onto it.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -106,9 +108,15 @@ impl ApiError {
         Self::unavailable("server_draining", "The server is shutting down.", 5_000)
     }
 
-    /// The engine is gone or hangs.
+    /// The engine is gone.
     pub fn engine_stopped() -> Self {
         Self::unavailable("engine_unavailable", "The engine has stopped.", 5_000)
+    }
+
+    /// The engine hangs.
+    pub fn engine_silent(age: Duration) -> Self {
+        let message = format!("The engine has been silent for {} seconds.", age.as_secs());
+        Self::unavailable("engine_unavailable", message, 5_000)
     }
 
     /// A request waited for too long; trying again makes sense after `retry_ms`.

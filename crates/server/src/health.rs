@@ -23,11 +23,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     if app.is_leaving() {
         return failed(&app, ApiError::draining(), &status);
     }
-    let stale = app.config.limits.health_stale_timeout;
-    match is_stale(&status, stale) {
-        true => failed(&app, silent(&status), &status),
-        false => Json(json!({"status": "ok"})).into_response(),
-    }
+    Json(json!({"status": "ok"})).into_response()
 }
 
 /// Whether the process should be left alone.
@@ -54,12 +50,10 @@ fn is_stale(status: &Status, limit: Duration) -> bool {
 }
 
 fn silent(status: &Status) -> ApiError {
-    let seconds = status.heartbeat_age.as_secs();
-    let message = match status.phase {
-        Phase::Failed => "The engine has failed.".to_owned(),
-        _ => format!("The engine has been silent for {seconds} seconds."),
-    };
-    ApiError::unavailable("engine_unavailable", message, 5_000)
+    match status.phase {
+        Phase::Failed => ApiError::engine_stopped(),
+        _ => ApiError::engine_silent(status.heartbeat_age),
+    }
 }
 
 fn failed(app: &App, error: ApiError, status: &Status) -> Response {

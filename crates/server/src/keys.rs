@@ -1,6 +1,5 @@
 //! API keys.
 
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
@@ -12,40 +11,10 @@ use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
 
-/// Where keys come from.
-#[derive(Clone, Debug, Default)]
-pub struct KeySource {
-    /// Keys themselves.
-    pub keys: Vec<String>,
-    /// A file with one per line; `#` begins a comment.
-    pub file: Option<PathBuf>,
-}
-
-impl KeySource {
-    /// All keys as of now; the error says what is wrong with the file.
-    pub fn read(&self) -> Result<Vec<String>, String> {
-        let mut keys = self.keys.clone();
-        if let Some(path) = &self.file {
-            let shown = path.display();
-            let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
-            let lines = text.lines().map(str::trim);
-            keys.extend(
-                lines
-                    .filter(|line| !line.is_empty() && !line.starts_with('#'))
-                    .map(str::to_owned),
-            );
-            if keys.is_empty() {
-                return Err(format!("{shown}: expected a key per line, found none"));
-            }
-        }
-        Ok(keys)
-    }
-}
-
 /// Digests of the keys that are let in; none = everybody is. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
-    digests: Arc<RwLock<Vec<[u8; 32]>>>,
+    digests: Arc<RwLock<Arc<[[u8; 32]]>>>,
 }
 
 impl Keys {
@@ -62,23 +31,26 @@ impl Keys {
         *self.digests.write().unwrap_or_else(PoisonError::into_inner) = digests;
     }
 
+    fn digests(&self) -> Arc<[[u8; 32]]> {
+        Arc::clone(&self.digests.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Whether one of a request's keys is known.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
-        let digests = self.digests.read().unwrap_or_else(PoisonError::into_inner);
-        digests.is_empty() || candidates(headers).any(|key| knows(&digests, key))
+        self.digests().is_empty() || candidates(headers).any(|key| self.knows(key))
     }
-}
 
-/// Compares with every key and every byte, whatever is found.
-fn knows(digests: &[[u8; 32]], key: &[u8]) -> bool {
-    let found = digest(key);
-    digests.iter().fold(false, |known, digest| {
-        let difference = digest
-            .iter()
-            .zip(&found)
-            .fold(0, |bits, (a, b)| bits | (a ^ b));
-        known | (difference == 0)
-    })
+    /// Compares with every key and every byte, whatever is found.
+    fn knows(&self, key: &[u8]) -> bool {
+        let found = digest(key);
+        self.digests().iter().fold(false, |known, digest| {
+            let difference = digest
+                .iter()
+                .zip(&found)
+                .fold(0, |bits, (a, b)| bits | (a ^ b));
+            known | (difference == 0)
+        })
+    }
 }
 
 fn digest(key: &[u8]) -> [u8; 32] {
@@ -151,21 +123,6 @@ mod tests {
         ] {
             assert!(!admitted(&["one", "two"], name, value), "{name}: {value}");
         }
-    }
-
-    #[test]
-    fn a_file_is_read_again_and_never_opens_the_server() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("keys");
-        let source = KeySource {
-            keys: Vec::new(),
-            file: Some(file.clone()),
-        };
-        assert!(source.read().unwrap_err().contains("keys: "), "no file");
-        std::fs::write(&file, "# ours\n\n one \ntwo\n").unwrap();
-        assert_eq!(source.read().unwrap(), ["one", "two"]);
-        std::fs::write(&file, "# nobody\n").unwrap();
-        assert!(source.read().unwrap_err().contains("found none"));
     }
 
     #[test]

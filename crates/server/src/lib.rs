@@ -18,6 +18,7 @@ mod generation;
 mod health;
 pub mod hub;
 mod ids;
+mod key_source;
 mod keys;
 mod logprobs;
 pub mod messages;

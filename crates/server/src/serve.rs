@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use crate::app::App;
 use crate::connections::Connections;
 use crate::drain::drain;
-use crate::keys::KeySource;
+pub use crate::key_source::KeySource;
 use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
 use crate::routes::router;

@@ -45,7 +45,9 @@ impl Supervisor {
     ) -> std::io::Result<(Self, oneshot::Receiver<Duration>)> {
         let (stopping, stops) = mpsc::channel();
         let (stalled, stall) = oneshot::channel();
-        let ping = sd_notify::watchdog_enabled().map(|period| period / 2);
+        let ping = sd_notify::watchdog_enabled()
+            .map(|period| period / 2)
+            .filter(|ping| !ping.is_zero());
         let config = &app.config;
         let limit = config.limits.watchdog_timeout;
         let turns = Turns::new(limit, ping, serving(app, name, address.port()));
@@ -53,7 +55,7 @@ impl Supervisor {
             app: Arc::clone(app),
             address: own(address),
             look: ping.map_or(LOOK, |ping| (ping / 4).min(LOOK)),
-            stops: config.drain_delay + config.drain_timeout,
+            stops: config.drain_delay.saturating_add(config.drain_timeout),
             turns,
         };
         let running = stopping.clone();

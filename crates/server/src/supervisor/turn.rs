@@ -87,7 +87,7 @@ impl Turns {
 
     /// The server ends, which takes so long at most.
     pub(super) fn stop(&mut self, time: Duration) {
-        self.stops = Some(time + STOP_SLACK);
+        self.stops = Some(time.saturating_add(STOP_SLACK));
         self.stopping = true;
         self.next_status = None;
     }

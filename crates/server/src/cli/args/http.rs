@@ -7,8 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::cli::exit::Failure;
-use crate::keys::KeySource;
-use crate::serve::{ReasoningField, ServeLimits};
+use crate::serve::{KeySource, ReasoningField, ServeLimits};
 
 /// An engine with nothing to do is silent for a second at a time.
 const SILENCE_MIN: Duration = Duration::from_secs(2);
