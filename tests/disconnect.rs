@@ -5,7 +5,7 @@
 mod server;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -132,7 +132,10 @@ fn rounds(first: usize, count: usize) {
     // In the queue two clients leave: the one that waits and the one it waits for.
     assert_eq!(left, ((PHASES.len() + 1) * (first + count)) as f64);
     let body = with(chat("Hi"), json!({"max_tokens": 3}));
-    assert_eq!(server.post(CHAT, &body).ok()["usage"]["completion_tokens"], 3);
+    assert_eq!(
+        server.post(CHAT, &body).ok()["usage"]["completion_tokens"],
+        3
+    );
 }
 
 #[test]
@@ -144,6 +147,17 @@ fn clients_that_leave_leave_nothing() {
 #[ignore = "takes minutes; the same as above a thousand times, for changes to cancellation"]
 fn a_thousand_clients_that_leave_leave_nothing() {
     rounds(20, 180);
+}
+
+#[test]
+fn a_client_that_closes_its_half_is_gone() {
+    let server = Server::start(&[]);
+    for stream in [true, false] {
+        let half = server.begin(CHAT, &endless(json!({"stream": stream})));
+        server.until_metric(RUNNING, 1.0, LATER);
+        half.shutdown(Shutdown::Write).unwrap();
+        server.until_metric(RUNNING, 0.0, SOON);
+    }
 }
 
 #[test]

@@ -145,7 +145,10 @@ fn keys_can_be_changed_while_it_serves() {
             assert!(Instant::now() < end, "{key}: {}", server.log());
         }
     };
-    assert_eq!((status("old"), status("new"), status("always")), (200, 401, 200));
+    assert_eq!(
+        (status("old"), status("new"), status("always")),
+        (200, 401, 200)
+    );
     std::fs::write(&file, "# fresh\nnew\n").unwrap();
     assert_eq!(status("new"), 401, "not before it is told");
     server.signal("HUP");

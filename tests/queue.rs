@@ -142,5 +142,10 @@ fn urgent_requests_start_first_where_the_policy_says_so() {
     }
     let server = Server::start(&["--schedule-policy=priority"]);
     let reply = server.post(CHAT, &with(chat("Hi"), json!({"priority": "high"})));
-    reply.refused(400, "invalid_request_error", Some("invalid_type"), Some("priority"));
+    reply.refused(
+        400,
+        "invalid_request_error",
+        Some("invalid_type"),
+        Some("priority"),
+    );
 }

@@ -88,8 +88,14 @@ fn a_service_manager_hears_of_every_stage() {
     let serving = format!("STATUS=Serving spinney-tiny DDTREE b=15 on :{port}");
     assert_eq!(ready[..2], ["READY=1".to_owned(), serving]);
     let loading = flat(loading);
-    assert!(loading.iter().any(|line| line.starts_with("STATUS=")), "{loading:?}");
-    assert!(loading.contains(&"EXTEND_TIMEOUT_USEC=60000000"), "{loading:?}");
+    assert!(
+        loading.iter().any(|line| line.starts_with("STATUS=")),
+        "{loading:?}"
+    );
+    assert!(
+        loading.contains(&"EXTEND_TIMEOUT_USEC=60000000"),
+        "{loading:?}"
+    );
     assert!(!loading.contains(&"WATCHDOG=1"), "{loading:?}");
     // Signs of life come twice in every period.
     let began = Instant::now();
@@ -124,7 +130,10 @@ fn a_service_manager_hears_of_every_stage() {
         rest.push(message);
     }
     let rest = flat(&rest);
-    assert!(!rest.contains(&"READY=1") && !rest.contains(&"STOPPING=1"), "{rest:?}");
+    assert!(
+        !rest.contains(&"READY=1") && !rest.contains(&"STOPPING=1"),
+        "{rest:?}"
+    );
 }
 
 #[test]
@@ -187,7 +196,9 @@ fn the_example_variables_are_flags() {
 fn a_stop_has_time_for_the_drain() {
     let unit = std::fs::read_to_string(configs().join("spinney@.service")).unwrap();
     let seconds = |text: &str| text.parse::<u64>().unwrap();
-    let limit = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
+    let limit = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("TimeoutStopSec="));
     let common = variables("common.env");
     let drain = seconds(&common["SPINNEY_DRAIN_DELAY"]) + seconds(&common["SPINNEY_DRAIN_TIMEOUT"]);
     assert!(seconds(limit.unwrap()) > drain + 10);
@@ -229,7 +240,9 @@ fn systemd_finds_no_fault_with_the_unit() {
     };
     assert_eq!(complaints.trim(), "");
     // The check is able to fail.
-    let path = unit(folder.path(), |text| text.replace("WatchdogSec", "WatchdogSeconds"));
+    let path = unit(folder.path(), |text| {
+        text.replace("WatchdogSec", "WatchdogSeconds")
+    });
     let complaints = analyze(&["verify", "--man=no", &path]).unwrap_or_default();
     assert!(complaints.contains("WatchdogSeconds"), "{complaints}");
 }

@@ -23,7 +23,11 @@ const CONTEXT: usize = 32_768;
 fn slow_model() -> TempDir {
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/spinney-tiny");
     let folder = tempfile::tempdir().unwrap();
-    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+    for name in [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ] {
         std::fs::copy(bundled.join(name), folder.path().join(name)).unwrap();
     }
     let text = std::fs::read_to_string(bundled.join("config.json")).unwrap();
@@ -66,8 +70,16 @@ fn a_server_whose_engine_hangs_ends_by_itself() {
     server.get("/livez").ok();
     let _stream = hang(&server);
     assert_eq!(server.wait(), 6, "{}", server.log());
-    assert!(server.log().contains("the engine hangs"), "{}", server.log());
-    assert!(server.log().contains("error: the engine has been silent for"));
+    assert!(
+        server.log().contains("the engine hangs"),
+        "{}",
+        server.log()
+    );
+    assert!(
+        server
+            .log()
+            .contains("error: the engine has been silent for")
+    );
 }
 
 #[test]

@@ -321,7 +321,12 @@ mod tests {
 
     #[test]
     fn only_errors_that_would_come_again_say_so() {
-        let retry = |error: ApiError| error.into_response().headers().contains_key("x-should-retry");
+        let retry = |error: ApiError| {
+            error
+                .into_response()
+                .headers()
+                .contains_key("x-should-retry")
+        };
         assert!(retry(ApiError::internal("req_1", "why")));
         assert!(!retry(ApiError::engine_stopped()));
         assert!(!retry(ApiError::queue_timeout(1_000)));

@@ -17,7 +17,8 @@ impl KeySource {
         let mut keys = self.keys.clone();
         if let Some(path) = &self.file {
             let shown = path.display();
-            let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+            let text =
+                std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
             let lines = text.lines().map(str::trim);
             keys.extend(
                 lines

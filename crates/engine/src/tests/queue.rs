@@ -27,13 +27,10 @@ fn submit_all(harness: &mut Harness, seeds: &[u64], priority: i64) -> Vec<Reques
         ..request(20, 5, seed)
     };
     let requests: Vec<_> = seeds.iter().map(one).collect();
-    let ids = harness
-        .handle()
-        .submit_all(requests.clone())
-        .unwrap();
+    let ids = harness.handle().submit_all(requests.clone()).unwrap();
     harness
         .requests
-        .extend(ids.iter().copied().zip(requests.into_iter()));
+        .extend(ids.iter().copied().zip(requests));
     ids
 }
 
