@@ -16,11 +16,11 @@ if [ ! -x "$folder/run" ]; then
         fi
     done
     for package in *.deb; do
-        dpkg -x "$package" "$folder/root"
+        dpkg -x "$package" "$folder/tree"
     done
-    libraries=$folder/root/usr/lib/$(uname -m)-linux-gnu:$folder/root/lib/$(uname -m)-linux-gnu
+    libraries=$folder/tree/usr/lib/$(uname -m)-linux-gnu:$folder/tree/lib/$(uname -m)-linux-gnu
     printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' \
-        "$libraries" "$folder/root/usr/sbin/haproxy" >"$folder/run"
+        "$libraries" "$folder/tree/usr/sbin/haproxy" >"$folder/run"
     chmod +x "$folder/run"
     "$folder/run" -v >&2
 fi

@@ -4,7 +4,7 @@
 #[path = "common/server.rs"]
 mod server;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -157,6 +157,50 @@ fn a_client_that_closes_its_half_is_gone() {
         server.until_metric(RUNNING, 1.0, LATER);
         half.shutdown(Shutdown::Write).unwrap();
         server.until_metric(RUNNING, 0.0, SOON);
+    }
+}
+
+/// A frame of HTTP/2; stream 0 is the connection.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// A header with a name of HPACK's table and a value spelled out.
+fn header(name: &[u8], value: &str) -> Vec<u8> {
+    let mut bytes = name.to_vec();
+    bytes.push(u8::try_from(value.len()).unwrap());
+    bytes.extend(value.as_bytes());
+    bytes
+}
+
+#[test]
+fn a_stream_that_is_reset_ends_alone() {
+    let (data, headers, reset, settings) = (0, 1, 3, 4);
+    let (end_stream, end_headers, cancel) = (1, 4, 8_u32);
+    let server = Server::start(&[]);
+    let mut connection = server.connect();
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(settings, 0, 0, &[]));
+    // `:method: POST`, `:scheme: http`, then path, authority and type of the body.
+    let mut block = vec![0x83, 0x86];
+    block.extend(header(&[0x04], CHAT));
+    block.extend(header(&[0x01], "spinney"));
+    block.extend(header(&[0x0f, 0x10], "application/json"));
+    for (stream, streaming) in [(1, true), (3, false)] {
+        let body = endless(json!({"stream": streaming})).to_string();
+        bytes.extend(frame(headers, end_headers, stream, &block));
+        bytes.extend(frame(data, end_stream, stream, body.as_bytes()));
+    }
+    connection.write_all(&bytes).unwrap();
+    server.until_metric(RUNNING, 2.0, LATER);
+    for (stream, left) in [(1, 1.0), (3, 0.0)] {
+        let frame = frame(reset, 0, stream, &cancel.to_be_bytes());
+        connection.write_all(&frame).unwrap();
+        server.until_metric(RUNNING, left, SOON);
     }
 }
 

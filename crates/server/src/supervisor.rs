@@ -45,9 +45,7 @@ impl Supervisor {
     ) -> std::io::Result<(Self, oneshot::Receiver<Duration>)> {
         let (stopping, stops) = mpsc::channel();
         let (stalled, stall) = oneshot::channel();
-        let ping = sd_notify::watchdog_enabled()
-            .map(|period| period / 2)
-            .filter(|ping| !ping.is_zero());
+        let ping = ping();
         let config = &app.config;
         let limit = config.limits.watchdog_timeout;
         let turns = Turns::new(limit, ping, serving(app, name, address.port()));
@@ -112,6 +110,14 @@ impl Watch {
             }
         }
     }
+}
+
+/// How often a watchdog wants to hear from this process, if there is one.
+fn ping() -> Option<Duration> {
+    // Without a socket nobody listens.
+    std::env::var_os("NOTIFY_SOCKET")?;
+    let period = sd_notify::watchdog_enabled()?;
+    (!period.is_zero()).then_some(period / 2)
 }
 
 fn view(app: &App) -> View {

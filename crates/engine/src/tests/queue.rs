@@ -28,9 +28,7 @@ fn submit_all(harness: &mut Harness, seeds: &[u64], priority: i64) -> Vec<Reques
     };
     let requests: Vec<_> = seeds.iter().map(one).collect();
     let ids = harness.handle().submit_all(requests.clone()).unwrap();
-    harness
-        .requests
-        .extend(ids.iter().copied().zip(requests));
+    harness.requests.extend(ids.iter().copied().zip(requests));
     ids
 }
 
