@@ -124,4 +124,5 @@ fn under_a_watchdog_it_only_falls_silent() {
         }
     }
     assert_eq!(server.get("/livez").status, 503, "it has not ended");
+    assert_eq!(server.log().matches("the engine hangs").count(), 1);
 }

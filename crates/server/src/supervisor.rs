@@ -55,6 +55,7 @@ impl Supervisor {
             look: ping.map_or(LOOK, |ping| (ping / 4).min(LOOK)),
             stops: config.drain_delay.saturating_add(config.drain_timeout),
             turns,
+            hung: false,
         };
         let running = stopping.clone();
         std::thread::Builder::new()
@@ -84,6 +85,8 @@ struct Watch {
     /// How long an orderly end may take.
     stops: Duration,
     turns: Turns,
+    /// The engine hung when last looked at.
+    hung: bool,
 }
 
 impl Watch {
@@ -94,8 +97,11 @@ impl Watch {
             let address = self.address;
             let notices = self.turns.turn(Instant::now(), &view, || answers(address));
             tell(&notices);
-            if self.turns.must_end(&view) {
+            let hung = std::mem::replace(&mut self.hung, self.turns.hangs(&view));
+            if self.hung && !hung {
                 tracing::error!(seconds = view.silence.as_secs(), "the engine hangs");
+            }
+            if self.turns.must_end(&view) {
                 if let Some(stalled) = stalled.take() {
                     // Whoever hears of it ends the process; if nobody does, we do.
                     let _ = stalled.send(view.silence);

@@ -93,7 +93,7 @@ impl Turns {
     }
 
     /// Whether the engine has been silent for too long.
-    fn hangs(&self, view: &View) -> bool {
+    pub(super) fn hangs(&self, view: &View) -> bool {
         !view.gone && !self.limit.is_zero() && view.silence > self.limit
     }
 
