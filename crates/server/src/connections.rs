@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::peer::Peer;
+
 /// Longer than proxies keep idle connections, so that they close first.
 const IDLE: Duration = Duration::from_secs(90);
 /// A connection so young may have a request under way that was not read yet: closing it now would
@@ -63,9 +65,9 @@ async fn accept(
             }
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 let guard = guard.as_ref().map(|guard| (closes.clone(), guard.clone()));
-                tokio::spawn(connection(stream, router.clone(), guard));
+                tokio::spawn(connection(stream, Peer(address), router.clone(), guard));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -77,6 +79,7 @@ async fn accept(
 
 async fn connection(
     stream: TcpStream,
+    peer: Peer,
     router: Router,
     guard: Option<(watch::Receiver<bool>, mpsc::Sender<()>)>,
 ) {
@@ -89,7 +92,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new());
-    let service = TowerToHyperService::new(router);
+    let service = TowerToHyperService::new(peer.tell(router));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let settled = Instant::now() + FRESH;

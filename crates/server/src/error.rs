@@ -81,6 +81,14 @@ impl ApiError {
         }
     }
 
+    /// 403: the key, or the place the request comes from, is not enough.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        ApiError {
+            kind: ErrorType::Permission,
+            ..Self::request(StatusCode::FORBIDDEN, "insufficient_permissions", message)
+        }
+    }
+
     /// The body is not a JSON object.
     pub fn not_json(message: impl Into<String>) -> Self {
         ApiError {
@@ -176,6 +184,11 @@ impl IntoResponse for ApiError {
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            // The same request would fail again, and may take others with it.
+            let never = HeaderValue::from_static("false");
+            headers.insert(HeaderName::from_static("x-should-retry"), never);
         }
         if self.code == Some("server_draining") {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

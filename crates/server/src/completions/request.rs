@@ -13,7 +13,7 @@ use crate::sampling::{GenerationOptions, token_id};
 use crate::sequence_group::Planned;
 
 /// Prompts of one request at most.
-const PROMPTS_MAX: usize = 64;
+pub(crate) const PROMPTS_MAX: usize = 64;
 /// Output tokens unless the request says otherwise.
 const MAX_TOKENS_DEFAULT: usize = 16;
 /// Alternatives per token at most.
@@ -30,6 +30,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) streaming: Streaming,
     /// What the answer looks like.
     pub(crate) style: CompletionStyle,
+    /// The client's name for the request.
+    pub(crate) rid: Option<String>,
 }
 
 /// One prompt as it was sent.
@@ -98,6 +100,7 @@ impl CompletionRequest {
             choices: options.choices,
             streaming,
             style,
+            rid: fields.text("rid", ids::RID_LENGTH_MAX)?.map(str::to_owned),
         })
     }
 }
@@ -179,7 +182,7 @@ fn prompts(fields: &Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> 
                 let message = "Invalid 'prompt': expected at least one prompt.";
                 return Err(ApiError::invalid("empty_array", "prompt", message));
             }
-            Some(Value::Number(_)) => vec![Prompt::Ids(ids(values, "prompt", vocabulary)?)],
+            Some(Value::Number(_)) => vec![Prompt::Ids(token_ids(values, "prompt", vocabulary)?)],
             Some(_) if values.len() > PROMPTS_MAX => {
                 return Err(too_long("prompt", values.len(), PROMPTS_MAX));
             }
@@ -190,7 +193,9 @@ fn prompts(fields: &Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> 
                     let path = format!("prompt.[{index}]");
                     match value {
                         Value::String(text) => Ok(Prompt::Text(text.clone())),
-                        Value::Array(values) => Ok(Prompt::Ids(ids(values, &path, vocabulary)?)),
+                        Value::Array(values) => {
+                            Ok(Prompt::Ids(token_ids(values, &path, vocabulary)?))
+                        }
                         other => Err(wrong_type(&path, "a string or token ids", other)),
                     }
                 })
@@ -210,7 +215,12 @@ fn prompts(fields: &Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> 
     Ok(listed)
 }
 
-fn ids(values: &[Value], path: &str, vocabulary: usize) -> Result<Vec<u32>, ApiError> {
+/// A list of token ids below `vocabulary`.
+pub(crate) fn token_ids(
+    values: &[Value],
+    path: &str,
+    vocabulary: usize,
+) -> Result<Vec<u32>, ApiError> {
     values
         .iter()
         .enumerate()
