@@ -224,7 +224,8 @@ fn a_probe_proves_that_tokens_come_and_counts_as_no_request() {
 #[test]
 fn routers_learn_what_they_ask_for() {
     let server = Server::start(&[
-        "--served-model-name=a",
+        "--served-model-name",
+        "a",
         "b",
         "--max-running-requests=3",
         "--api-key=sesame",

@@ -71,7 +71,9 @@ impl ActiveRequests {
         let mut count = 0;
         for entry in entries.by_key.values().filter(open) {
             // Before the engine hears of it: whoever sees the end must know why.
-            entry.aborted.store(true, Ordering::Release);
+            if entry.aborted.swap(true, Ordering::AcqRel) {
+                continue;
+            }
             entry.sequences.iter().for_each(|&id| abort(id));
             count += 1;
         }
@@ -142,10 +144,16 @@ mod tests {
         assert_eq!(aborted(&list, Some("x")), (0, vec![]));
         assert_eq!(aborted(&list, Some("a")), (2, vec![1, 2, 4]));
         assert!(one.is_aborted() && three.is_aborted() && !two.is_aborted());
-        one.remove(RequestId(1));
+        assert_eq!(aborted(&list, Some("a")), (0, vec![]), "once is enough");
+        let four = list.enter("c");
+        four.add(RequestId(5));
+        four.add(RequestId(6));
+        four.remove(RequestId(5));
         drop(three);
-        assert_eq!(aborted(&list, None), (2, vec![2, 3]));
-        one.remove(RequestId(2));
-        assert_eq!(aborted(&list, Some("a")), (0, vec![]));
+        assert_eq!(aborted(&list, None), (2, vec![3, 6]));
+        let five = list.enter("d");
+        five.add(RequestId(7));
+        five.remove(RequestId(7));
+        assert_eq!(aborted(&list, Some("d")), (0, vec![]));
     }
 }

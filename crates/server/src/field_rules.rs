@@ -26,7 +26,7 @@ pub(crate) const IGNORED: &[&str] = &[
 ];
 
 /// Fields that cannot be honoured and must not be dropped in silence.
-const REFUSED: &[&str] = &[
+pub(crate) const REFUSED: &[&str] = &[
     "audio",
     "web_search_options",
     "function_call",
@@ -51,7 +51,7 @@ const REFUSED: &[&str] = &[
 ];
 
 /// Fields that mean something here; only strict servers ask.
-const HONOURED: &[&str] = &[
+pub(crate) const HONOURED: &[&str] = &[
     "model",
     "messages",
     "prompt",

@@ -19,6 +19,8 @@ use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
+pub(crate) use request::SAMPLING_PARAMS;
+
 use request::GenerateRequest;
 use response::{GenerateStream, whole};
 
