@@ -14,11 +14,10 @@ use server::{Server, with};
 const UNSUPPORTED: [&str; 2] = ["unsupported_value", "unsupported_parameter"];
 
 /// Fields whose values have a meaning that a schema cannot check, and the code that says so.
-const MEANINGS: [(&str, &str); 6] = [
+const MEANINGS: [(&str, &str); 5] = [
     ("model", "model_not_found"),
     ("messages", "invalid_messages"),
     ("continue_final_message", "invalid_value"),
-    ("min_new_tokens", "invalid_value"),
     ("chat_template_kwargs", "invalid_messages"),
     ("tool_choice", "invalid_value"),
 ];
@@ -60,7 +59,7 @@ fn every_path_of_the_description_is_answered() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), count, "operations have names of their own");
-    assert!(count > 30, "{count} operations");
+    assert!(count >= 30, "{count} operations");
     for path in [
         "/v1/chat/completions",
         "/generate",

@@ -67,16 +67,6 @@ pub fn fits(root: &Value, schema: &Value, value: &Value) -> bool {
                     |text: &str| text.parse::<u128>().is_ok_and(|id| id.to_string() == text);
                 value.as_str().is_none_or(digits)
             }
-            "minItems" => value
-                .as_array()
-                .is_none_or(|items| items.len() >= count(rule)),
-            "maxItems" => value
-                .as_array()
-                .is_none_or(|items| items.len() <= count(rule)),
-            "items" => {
-                let items = value.as_array();
-                items.is_none_or(|items| items.iter().all(|item| fits(root, rule, item)))
-            }
             _ => object_fits(root, keywords, keyword, rule, value),
         })
 }
@@ -109,6 +99,16 @@ fn object_fits(
             let mut names = list(rule).iter();
             names.all(|name| fields.contains_key(name.as_str().unwrap()))
         }),
+        "minItems" => value
+            .as_array()
+            .is_none_or(|items| items.len() >= count(rule)),
+        "maxItems" => value
+            .as_array()
+            .is_none_or(|items| items.len() <= count(rule)),
+        "items" => {
+            let items = value.as_array();
+            items.is_none_or(|items| items.iter().all(|item| fits(root, rule, item)))
+        }
         other => panic!("an unknown keyword: {other}"),
     }
 }

@@ -294,6 +294,14 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_inside_is_not_sent_again() {
+        let response = ApiError::internal("req_1", "detail").into_response();
+        assert_eq!(response.headers()["x-should-retry"], "false");
+        let response = ApiError::draining().into_response();
+        assert!(!response.headers().contains_key("x-should-retry"));
+    }
+
+    #[test]
     fn long_values_are_cut() {
         assert_eq!(shorten("abc"), "abc");
         let cut = shorten(&"é".repeat(300));

@@ -244,13 +244,13 @@ fn logit_bias(fields: &Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, Api
 
 /// The newer name wins; `-1` of the older one means no limit.
 fn max_tokens(fields: &Fields) -> Result<Option<usize>, ApiError> {
-    if let Some(count) = fields.count("max_completion_tokens", 1)? {
-        return Ok(Some(count));
-    }
-    if let Some(-1) = fields.integer("max_tokens", i64::MIN, i64::MAX)? {
-        return Ok(None);
-    }
-    fields.count("max_tokens", 1)
+    let newer = fields.count("max_completion_tokens", 1)?;
+    // What does not count must still be right.
+    let older = match fields.integer("max_tokens", i64::MIN, i64::MAX)? {
+        Some(-1) => None,
+        _ => fields.count("max_tokens", 1)?,
+    };
+    Ok(newer.or(older))
 }
 
 fn text_options(

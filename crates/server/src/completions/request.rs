@@ -154,14 +154,15 @@ fn without_zero(
     let mut rest = body.clone();
     // The prompt may be large, and nobody reads it from the copy.
     rest.remove("prompt");
-    if fields.get("max_completion_tokens").is_some() || !echo {
+    if !echo {
         return Ok((rest, false));
     }
     let zero = fields.integer("max_tokens", i64::MIN, i64::MAX)? == Some(0);
     if zero {
         rest.remove("max_tokens");
     }
-    Ok((rest, zero))
+    let limited = fields.get("max_completion_tokens").is_some();
+    Ok((rest, zero && !limited))
 }
 
 /// A number here; chat requests have a truth value of the same name.
@@ -278,5 +279,8 @@ mod tests {
         let (rest, none) = zero(json!({"max_tokens": 0}), false);
         assert!(!none && rest.contains_key("max_tokens"));
         assert!(!zero(json!({"max_tokens": 1}), true).1);
+        let both = json!({"max_tokens": 0, "max_completion_tokens": 2});
+        let (rest, none) = zero(both, true);
+        assert!(!none && !rest.contains_key("max_tokens"));
     }
 }

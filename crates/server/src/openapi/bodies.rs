@@ -165,6 +165,11 @@ fn shared(limits: &BodyLimits) -> Fields {
     fields
 }
 
+/// A field is there and not null.
+fn given(name: &str) -> Value {
+    json!({"required": [name], "properties": {name: {"not": {"type": "null"}}}})
+}
+
 /// Rules over several fields.
 fn related(mut schema: Value, rules: Vec<Value>) -> Value {
     if let Some(all) = schema["allOf"].as_array_mut() {
@@ -296,29 +301,25 @@ fn generate(limits: &BodyLimits) -> Value {
     ];
     fields.extend(others());
     let mut schema = body(fields, &[], false);
-    let given =
-        |name: &str| json!({"required": [name], "properties": {name: {"not": {"type": "null"}}}});
     schema["oneOf"] = json!([given("text"), given("input_ids")]);
     schema
 }
 
 fn tokenize() -> Value {
-    let mut fields = conversation();
-    fields.retain(|(name, _)| *name != "messages");
     let texts = json!({"type": "array", "maxItems": PROMPTS_MAX, "items": {"type": "string"}});
     let messages = json!({"type": ["array", "null"], "minItems": 1, "maxItems": 2_048,
         "items": reference("Message")});
-    fields.extend([
+    let fields = vec![
         ("model", text()),
         ("prompt", any_of(vec![text(), texts])),
         ("messages", messages),
         ("add_special_tokens", boolean()),
         ("return_token_strs", boolean()),
-    ]);
+    ];
     let mut schema = body(fields, &[], false);
-    let given =
-        |name: &str| json!({"required": [name], "properties": {name: {"not": {"type": "null"}}}});
-    schema["oneOf"] = json!([given("prompt"), given("messages")]);
+    // What goes with a conversation means nothing beside a text.
+    let talk = body(conversation(), &["messages"], false);
+    schema["oneOf"] = json!([given("prompt"), talk]);
     schema
 }
 
