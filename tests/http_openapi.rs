@@ -220,7 +220,7 @@ fn compare(path: &str, base: &Value, inner: Option<&str>) {
     }
     let (fitting, unfitting) = (comparison.fitting, comparison.unfitting);
     assert!(
-        fitting > 20 && unfitting > 20,
+        fitting > 5 && unfitting > 20,
         "{path}: {fitting} and {unfitting}"
     );
 }
