@@ -154,6 +154,14 @@ fn keys_can_be_changed_while_it_serves() {
     server.signal("HUP");
     until("new", 200);
     assert_eq!((status("old"), status("always")), (401, 200));
+    let administrate = |key: &str| {
+        let keys = [("x-api-key", key)];
+        server
+            .post_with("/abort_request", &keys, &json!({"rid": "nobody"}))
+            .status
+    };
+    let found = ["new", "old", "always"].map(administrate);
+    assert_eq!(found, [200, 401, 200], "of administrators, too");
     // A file that cannot be read changes nothing.
     std::fs::remove_file(&file).unwrap();
     server.signal("HUP");

@@ -150,6 +150,35 @@ fn events_pass_as_they_come_and_a_client_that_leaves_is_noticed() {
 }
 
 #[test]
+fn administration_is_left_to_those_at_the_servers() {
+    let servers = pair(&[]);
+    let Some(gateway) = Gateway::start(servers.each_ref().map(Server::address)) else {
+        return;
+    };
+    let all = json!({"abort_all": true});
+    let through = |path: &str| {
+        let mut stream = TcpStream::connect(&gateway.address).unwrap();
+        let bytes = post_bytes(path, &all.to_string());
+        stream.write_all(bytes.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    for path in ["/abort_request", "/abort_request/", "/flush_cache"] {
+        assert!(through(path).starts_with("HTTP/1.1 403 "), "{path}");
+        assert_eq!(servers[0].post(path, &all).status, 200, "{path}");
+    }
+    for path in [
+        "//abort_request",
+        "/%61bort_request",
+        "/v1/../abort_request",
+    ] {
+        let answer = through(path);
+        assert!(answer.starts_with("HTTP/1.1 4"), "{path}: {answer}");
+    }
+}
+
+#[test]
 fn a_server_that_is_drained_loses_no_request() {
     let [mut leaves, stays] = pair(&["--drain-delay=4"]);
     let Some(gateway) = Gateway::start([leaves.address(), stays.address()]) else {

@@ -111,7 +111,11 @@ fn under_a_watchdog_it_only_falls_silent() {
     let health = until("/health");
     assert_eq!(health["status"], "stalled");
     assert_eq!(health["error"]["code"], "engine_unavailable");
+    assert_eq!(server.get("/server_info").json()["status"], "stalled");
+    assert!(server.metric("spinney_engine_heartbeat_age_seconds") > 2.0);
     let body = json!({"model": "slow", "prompt": [40], "max_tokens": 1});
+    let probe = server.get("/health_generate");
+    probe.refused(503, "server_error", Some("engine_unavailable"), None);
     let refused = server.post("/v1/completions", &body);
     refused.refused(503, "server_error", Some("engine_unavailable"), None);
     server.get("/livez").ok();

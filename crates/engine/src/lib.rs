@@ -35,7 +35,7 @@ pub use load::{
 };
 pub use model::{
     AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
-    ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
+    ModelError, PlanLine, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{

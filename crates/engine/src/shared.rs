@@ -17,6 +17,7 @@ pub(crate) struct Life {
     /// Why it failed.
     pub(crate) error: Option<Failure>,
     entered: Instant,
+    past: Vec<(Phase, Duration)>,
     step_times_ms: Vec<(String, f64)>,
     last_id: u64,
 }
@@ -77,6 +78,7 @@ impl Shared {
                 phase: Phase::Init,
                 error: None,
                 entered: Instant::now(),
+                past: Vec::new(),
                 step_times_ms: Vec::new(),
                 last_id: 0,
             }),
@@ -131,6 +133,8 @@ impl Shared {
             life.phase,
             Phase::Init | Phase::Download | Phase::Weights | Phase::Warmup | Phase::Ready
         ) {
+            let left = (life.phase, life.entered.elapsed());
+            life.past.push(left);
             life.phase = phase;
             life.entered = Instant::now();
         }
@@ -162,6 +166,7 @@ impl Shared {
         Status {
             phase: life.phase,
             phase_age: life.entered.elapsed(),
+            phase_times: life.past.clone(),
             bytes_done: progress.done.load(Ordering::Relaxed),
             bytes_total: progress.total.load(Ordering::Relaxed),
             heartbeat_age,

@@ -9,6 +9,7 @@ use engine::{EngineHandle, Phase, SubmitError};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::active_requests::ActiveRequests;
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
 use crate::ids;
@@ -31,6 +32,10 @@ pub(crate) struct App {
     pub(crate) engine: EngineHandle,
     /// Its news.
     pub(crate) updates: Arc<Updates>,
+    /// Requests that the engine works on.
+    pub(crate) active: Arc<ActiveRequests>,
+    /// Held by the one health probe that may run.
+    pub(crate) probe: Semaphore,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
     /// Who may use it.
@@ -78,6 +83,8 @@ impl App {
             files,
             engine,
             updates,
+            active: Arc::default(),
+            probe: Semaphore::new(1),
             metrics,
             created: ids::unix_seconds(),
             fingerprint,
@@ -133,6 +140,12 @@ impl App {
     /// Generation requests that were let in and are not answered in full.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing runs or waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        let stats = self.engine.stats();
+        (stats.running, stats.waiting) == (0, 0)
     }
 
     /// Lets a generation request in.

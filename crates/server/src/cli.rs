@@ -6,6 +6,7 @@ mod chat_prompt;
 mod check;
 mod checkpoints;
 mod exit;
+mod flags;
 mod generate;
 mod layers;
 mod loading;
@@ -48,7 +49,7 @@ fn dispatch(typed: impl IntoIterator<Item = OsString>) -> Result<Exit, Failure> 
         Err(error) => return parse_end(&layered, &error),
     };
     match arguments.command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args, flags::of(&layered.arguments)),
         Command::Generate(args) => generate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Render(args) => render::run(&args),

@@ -11,6 +11,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_io_timeout::TimeoutStream;
 
+use crate::peer::Peer;
+
 /// Longer than proxies keep idle connections, so that they close first.
 const IDLE: Duration = Duration::from_secs(90);
 /// A connection so young may have a request under way that was not read yet: closing it now would
@@ -66,9 +68,10 @@ async fn accept(
             }
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 let guard = guard.as_ref().map(|guard| (closes.clone(), guard.clone()));
-                tokio::spawn(connection(stream, router.clone(), slow, guard));
+                let peer = Peer(address);
+                tokio::spawn(connection(stream, peer, router.clone(), slow, guard));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -80,6 +83,7 @@ async fn accept(
 
 async fn connection(
     stream: TcpStream,
+    peer: Peer,
     router: Router,
     slow: Duration,
     guard: Option<(watch::Receiver<bool>, mpsc::Sender<()>)>,
@@ -93,7 +97,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new());
-    let service = TowerToHyperService::new(router);
+    let service = TowerToHyperService::new(peer.tell(router));
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout((!slow.is_zero()).then_some(slow));
     let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);

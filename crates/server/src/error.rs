@@ -83,6 +83,14 @@ impl ApiError {
         }
     }
 
+    /// 403: the key, or the place the request comes from, is not enough.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        ApiError {
+            kind: ErrorType::Permission,
+            ..Self::request(StatusCode::FORBIDDEN, "insufficient_permissions", message)
+        }
+    }
+
     /// The body is not a JSON object.
     pub fn not_json(message: impl Into<String>) -> Self {
         ApiError {
@@ -320,17 +328,17 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_that_would_come_again_say_so() {
+    fn what_failed_inside_is_not_sent_again() {
         let retry = |error: ApiError| {
-            error
-                .into_response()
-                .headers()
-                .contains_key("x-should-retry")
+            let response = error.into_response();
+            response.headers().get("x-should-retry").cloned()
         };
-        assert!(retry(ApiError::internal("req_1", "why")));
-        assert!(!retry(ApiError::engine_stopped()));
-        assert!(!retry(ApiError::queue_timeout(1_000)));
-        assert!(!retry(ApiError::too_slow()));
+        let never = HeaderValue::from_static("false");
+        assert_eq!(retry(ApiError::internal("req_1", "why")), Some(never));
+        assert_eq!(retry(ApiError::draining()), None);
+        assert_eq!(retry(ApiError::engine_stopped()), None);
+        assert_eq!(retry(ApiError::queue_timeout(1_000)), None);
+        assert_eq!(retry(ApiError::too_slow()), None);
     }
 
     #[test]

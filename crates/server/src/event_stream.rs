@@ -53,6 +53,7 @@ pub(crate) async fn respond(
         Some(Some(Ok(news))) => Some(news),
         Some(None) | None => None,
     };
+    let record = group.record();
     let (sender, receiver) = channel(PENDING_MAX);
     let silent = first.is_none();
     let cut = Arc::new(AtomicBool::new(false));
@@ -88,6 +89,7 @@ pub(crate) async fn respond(
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),
     );
+    response.extensions_mut().insert(record);
     Ok(response)
 }
 

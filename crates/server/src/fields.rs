@@ -107,6 +107,18 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A string of at most `length_max` bytes.
+    pub fn text(&self, name: &str, length_max: usize) -> Result<Option<&'a str>, ApiError> {
+        let text = self.string(name)?;
+        if let Some(length) = text.map(str::len).filter(|&length| length > length_max) {
+            let path = self.path(name);
+            let message =
+                format!("Invalid '{path}': expected at most {length_max} bytes, got {length}.");
+            return Err(ApiError::invalid("string_above_max_length", path, message));
+        }
+        Ok(text)
+    }
+
     /// An object.
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
         self.get(name)

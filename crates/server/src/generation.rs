@@ -1,14 +1,16 @@
 //! One request on its way through the engine, from its updates to text.
 
-use engine::{Finish, FinishReason, RequestStats, RequestUpdate, TokenLogprob};
+use engine::{Finish, FinishReason, RequestStats, RequestUpdate, StepRecord, TokenLogprob};
 
 use crate::text_stream::{Delta, Matched, TextStream, TokenLine};
 
 /// How an output ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What ended it; `None` = the limit of tokens.
+    /// What ended it; `None` = the limit of tokens, or an abort.
     pub matched: Option<Matched>,
+    /// Somebody ended it before its time.
+    pub aborted: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens that count, the ending one included.
@@ -21,14 +23,17 @@ pub struct Outcome {
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// Counters and times.
     pub stats: RequestStats,
+    /// Verify passes that count.
+    pub records: Vec<StepRecord>,
 }
 
 impl Outcome {
     /// `finish_reason` of the answer.
     pub fn finish_reason(&self) -> &'static str {
-        match self.matched {
-            Some(_) => "stop",
-            None => "length",
+        match (&self.matched, self.aborted) {
+            (_, true) => "abort",
+            (Some(_), false) => "stop",
+            (None, false) => "length",
         }
     }
 }
@@ -36,9 +41,6 @@ impl Outcome {
 /// Why there is no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
-    /// Aborted on request or because the server ends.
-    #[error("the request was aborted")]
-    Aborted,
     /// It waited for too long and was not begun.
     #[error("the request waited for too long")]
     Expired,
@@ -117,25 +119,30 @@ impl Generation {
         deltas: &mut Vec<Delta>,
     ) -> Result<Outcome, Interruption> {
         match finish.reason {
-            FinishReason::Aborted => return Err(Interruption::Aborted),
             FinishReason::Expired => return Err(Interruption::Expired),
             FinishReason::Error(text) if finish.stats.prefill_ms == 0.0 && self.kept() == 0 => {
                 return Err(Interruption::NotBegun(text));
             }
             FinishReason::Error(text) => return Err(Interruption::Failed(text)),
-            FinishReason::Stop | FinishReason::Length | FinishReason::Finished => {}
+            FinishReason::Stop
+            | FinishReason::Length
+            | FinishReason::Finished
+            | FinishReason::Aborted => {}
         }
         let rest = self.stream.finish(deltas);
         // The engine may have ended by itself before it heard of a stop string.
         finish.trim(self.stream.kept());
+        let aborted = finish.reason == FinishReason::Aborted && self.matched.is_none();
         Ok(Outcome {
             matched: self.matched.take(),
+            aborted,
             prompt_tokens: finish.prompt_tokens,
             completion_tokens: self.stream.kept(),
             reasoning_tokens: self.stream.reasoning_tokens(),
             rest,
             prompt_logprobs: self.take_prompt_logprobs(),
             stats: finish.stats,
+            records: finish.records,
         })
     }
 }
@@ -144,7 +151,7 @@ impl Generation {
 mod tests {
     use std::sync::Arc;
 
-    use engine::{RequestId, StepRecord, TokenUpdate};
+    use engine::{RequestId, TokenUpdate};
 
     use super::*;
     use crate::testing::{END_OF_TURN, byte_vocabulary};
@@ -236,11 +243,26 @@ mod tests {
     }
 
     #[test]
+    fn an_abort_leaves_what_there_was() {
+        let last = update(&[97], Some(FinishReason::Aborted));
+        let outcome = ended(generation("x").take(last, &mut Vec::new())).unwrap();
+        assert_eq!(
+            (outcome.finish_reason(), outcome.completion_tokens),
+            ("abort", 1)
+        );
+        // A text that had ended before is complete.
+        let mut ending = generation("b");
+        ending.take(update(&[98], None), &mut Vec::new());
+        let last = update(&[], Some(FinishReason::Aborted));
+        let outcome = ended(ending.take(last, &mut Vec::new())).unwrap();
+        assert_eq!(outcome.finish_reason(), "stop");
+    }
+
+    #[test]
     fn failures_are_no_outcomes() {
         let take = |ids: &[u32], reason| {
             ended(generation("x").take(update(ids, Some(reason)), &mut Vec::new())).unwrap_err()
         };
-        assert_eq!(take(&[97], FinishReason::Aborted), Interruption::Aborted);
         assert_eq!(take(&[], FinishReason::Expired), Interruption::Expired);
         let why = || "why".to_owned();
         let failed = take(&[97], FinishReason::Error(why()));

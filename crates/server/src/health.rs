@@ -45,6 +45,28 @@ pub(crate) async fn root(State(app): State<Arc<App>>) -> Json<Value> {
     }))
 }
 
+/// `ready`, or the `status` that `/health` has instead.
+pub(crate) fn condition(app: &App, status: &Status) -> &'static str {
+    match app.not_ready().is_some() || app.is_leaving() {
+        true => why_not(app, status).0,
+        false => "ready",
+    }
+}
+
+/// `status` and `phase` of a server to which no requests should be sent.
+fn why_not(app: &App, status: &Status) -> (&'static str, &'static str) {
+    match status.phase {
+        _ if app.is_leaving() => ("draining", "draining"),
+        Phase::Init => ("loading", "init"),
+        Phase::Download => ("loading", "download"),
+        Phase::Weights => ("loading", "weights"),
+        Phase::Warmup => ("loading", "warmup"),
+        Phase::Ready => ("stalled", "ready"),
+        Phase::Draining | Phase::Stopped => ("draining", "draining"),
+        Phase::Failed => ("failed", "failed"),
+    }
+}
+
 fn is_stale(status: &Status, limit: Duration) -> bool {
     !limit.is_zero() && status.heartbeat_age > limit
 }
@@ -58,17 +80,7 @@ fn silent(status: &Status) -> ApiError {
 
 fn failed(app: &App, error: ApiError, status: &Status) -> Response {
     let mut body = error.object();
-    let draining = app.is_leaving();
-    let (name, phase) = match status.phase {
-        _ if draining => ("draining", "draining"),
-        Phase::Init => ("loading", "init"),
-        Phase::Download => ("loading", "download"),
-        Phase::Weights => ("loading", "weights"),
-        Phase::Warmup => ("loading", "warmup"),
-        Phase::Ready => ("stalled", "ready"),
-        Phase::Draining | Phase::Stopped => ("draining", "draining"),
-        Phase::Failed => ("failed", "failed"),
-    };
+    let (name, phase) = why_not(app, status);
     body["status"] = name.into();
     body["phase"] = phase.into();
     body["progress"] = json!(status.bytes_done as f64 / status.bytes_total.max(1) as f64);

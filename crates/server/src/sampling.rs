@@ -93,12 +93,8 @@ impl GenerationOptions {
             None => fields.boolean("speculative")?,
         };
         let choices = fields.integer("n", 1, choices_max)?.unwrap_or(1);
-        let priority = match rules.priority {
-            true => fields.integer("priority", i64::MIN, i64::MAX)?,
-            false => None,
-        };
         Ok(GenerationOptions {
-            priority: priority.unwrap_or(0),
+            priority: priority(fields, rules)?,
             sampling: sampling(fields, files, rules)?,
             max_tokens: max_tokens(fields)?,
             min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
@@ -253,15 +249,24 @@ fn logit_bias(fields: &Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, Api
     Ok(biases)
 }
 
+/// How urgent a request is, where requests may say so.
+pub(crate) fn priority(fields: &Fields, rules: &RequestRules) -> Result<i64, ApiError> {
+    let given = match rules.priority {
+        true => fields.integer("priority", i64::MIN, i64::MAX)?,
+        false => None,
+    };
+    Ok(given.unwrap_or(0))
+}
+
 /// The newer name wins; `-1` of the older one means no limit.
 fn max_tokens(fields: &Fields) -> Result<Option<usize>, ApiError> {
-    if let Some(count) = fields.count("max_completion_tokens", 1)? {
-        return Ok(Some(count));
-    }
-    if let Some(-1) = fields.integer("max_tokens", i64::MIN, i64::MAX)? {
-        return Ok(None);
-    }
-    fields.count("max_tokens", 1)
+    let newer = fields.count("max_completion_tokens", 1)?;
+    // What does not count must still be right.
+    let older = match fields.integer("max_tokens", i64::MIN, i64::MAX)? {
+        Some(-1) => None,
+        _ => fields.count("max_tokens", 1)?,
+    };
+    Ok(newer.or(older))
 }
 
 fn text_options(

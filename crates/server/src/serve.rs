@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Engine, FailureCause, Phase};
+use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 
 use crate::app::App;
@@ -13,6 +14,7 @@ use crate::connections::Connections;
 use crate::drain::drain;
 pub use crate::key_source::KeySource;
 use crate::metrics::Metrics;
+pub use crate::metrics::{MetricsConfig, NamePrefix};
 use crate::model_files::ModelFiles;
 use crate::routes::router;
 use crate::sampling::RequestRules;
@@ -38,6 +40,12 @@ pub struct ServeConfig {
     pub api_keys: Vec<String>,
     /// Where they came from, to read them again.
     pub key_source: KeySource,
+    /// The administrator's key; without one users may administrate.
+    pub admin_api_key: Option<String>,
+    /// What `/metrics` has.
+    pub metrics: MetricsConfig,
+    /// Every flag but the secret ones, by its name with underscores.
+    pub flags: Map<String, Value>,
     /// `/metrics` asks for a key too.
     pub metrics_require_key: bool,
     /// Names of the model, at least one; the first one is reported.
@@ -81,6 +89,8 @@ pub struct ServeLimits {
     pub slow_client_timeout: Duration,
     /// Silence of the engine after which `/health` fails.
     pub health_stale_timeout: Duration,
+    /// Time for `/health_generate` to see a token.
+    pub health_check_timeout: Duration,
     /// Silence of the engine after which `/livez` fails.
     pub watchdog_timeout: Duration,
     /// Status of a refusal because the queue is full: 429 or 503.
@@ -97,6 +107,7 @@ impl Default for ServeLimits {
             keep_alive_interval: Duration::from_secs(15),
             slow_client_timeout: Duration::from_secs(60),
             health_stale_timeout: Duration::from_secs(30),
+            health_check_timeout: Duration::from_secs(20),
             watchdog_timeout: Duration::from_secs(300),
             queue_full_status: 429,
         }
@@ -159,7 +170,7 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
         return Err(ServeError::Config(reason.to_owned()));
     };
     let Engine { handle, outputs } = engine;
-    let metrics = Arc::new(Metrics::new(&name));
+    let metrics = Arc::new(Metrics::new(&name, &config.metrics));
     keep_up(&metrics);
     let system = |reason: std::io::Error| ServeError::Engine(reason.to_string());
     let (updates, mut ended) = Updates::start(outputs, Arc::clone(&metrics)).map_err(system)?;

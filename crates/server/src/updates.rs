@@ -4,6 +4,7 @@
 //! is unbounded, and what fills it is bounded by the context.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,8 @@ struct Route {
 #[derive(Debug, Default)]
 pub(crate) struct Updates {
     routes: Mutex<HashMap<RequestId, Route>>,
+    /// Tokens that came, of whatever request.
+    tokens: AtomicU64,
 }
 
 impl Updates {
@@ -70,9 +73,16 @@ impl Updates {
         Ok(ids)
     }
 
+    /// Tokens that came since start.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
+    }
+
     fn deliver(&self, output: StepOutput) {
         let mut routes = self.routes();
         for update in output.updates {
+            let count = update.tokens.len() as u64;
+            self.tokens.fetch_add(count, Ordering::Release);
             let (id, last) = (update.id, update.finish.is_some());
             if let Some(route) = routes.get(&id) {
                 // A receiver that is gone has aborted its requests.

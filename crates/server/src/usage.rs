@@ -133,7 +133,7 @@ pub(crate) fn add_totals(
     }
 }
 
-/// As the flag has it.
+/// The name of an algorithm as flags have it.
 pub(crate) fn algorithm(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::None => "NONE",
@@ -154,7 +154,7 @@ fn spec_tokens(info: &ModelInfo) -> Option<usize> {
     }
 }
 
-/// Drafts of one step: a number, `"auto"` or null.
+/// Nodes of a tree, drafts of a chain, `auto`, or null.
 pub(crate) fn budget(info: &ModelInfo) -> Value {
     match (info.algorithm, info.budget) {
         (Algorithm::None, _) => Value::Null,

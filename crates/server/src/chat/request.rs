@@ -32,10 +32,16 @@ pub(crate) struct ChatRequest {
     pub(crate) streaming: Streaming,
     /// What the answer looks like.
     pub(crate) style: ChatStyle,
+    /// The client's name for the request.
+    pub(crate) rid: Option<String>,
 }
 
 /// Renders the conversation of a request body: the prompt as text.
-fn prompt(fields: &Fields, files: &ModelFiles, rules: &RequestRules) -> Result<String, ApiError> {
+pub(crate) fn prompt(
+    fields: &Fields,
+    files: &ModelFiles,
+    rules: &RequestRules,
+) -> Result<String, ApiError> {
     let conversation = conversation(fields, rules)?;
     let Some(template) = &files.template else {
         let message = "This model has no chat template; use /v1/completions.";
@@ -93,6 +99,7 @@ impl ChatRequest {
             choices: options.choices,
             streaming,
             style,
+            rid: fields.text("rid", ids::RID_LENGTH_MAX)?.map(str::to_owned),
         })
     }
 }

@@ -65,7 +65,9 @@ fn head(app: &App, style: &ChatStyle, kind: &str) -> Map<String, Value> {
 }
 
 fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value {
-    let Answer { deltas, outcome } = answer;
+    let Answer {
+        deltas, outcome, ..
+    } = answer;
     let text = |channel| -> String {
         let parts = deltas.iter().filter(|delta| delta.channel == channel);
         parts.map(|delta| delta.text.as_str()).collect()

@@ -170,6 +170,7 @@ impl HttpLimitArgs {
             health_stale_timeout: self.health_stale_timeout,
             watchdog_timeout: self.watchdog_timeout,
             queue_full_status: self.queue_full_status,
+            ..ServeLimits::default()
         }
     }
 }
@@ -183,7 +184,8 @@ fn host(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A flag's seconds, at least 0.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let parsed = text.parse().ok().map(Duration::try_from_secs_f64);
     match parsed {
         Some(Ok(duration)) => Ok(duration),
