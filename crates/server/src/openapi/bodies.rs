@@ -72,10 +72,20 @@ fn body(fields: Fields, required: &[&str], strict: bool) -> Value {
 fn others() -> Fields {
     let ignored = IGNORED
         .iter()
-        .map(|&name| (name, json!({"description": "Without effect"})));
-    let absent = || json!({"type": "null", "description": "Not supported"});
+        .map(|&name| (name, described(hint(name), "Without effect")));
+    let absent = || json!({"enum": [false, null], "description": "Not supported"});
     let refused = REFUSED.iter().map(|&name| (name, absent()));
     ignored.chain(refused).collect()
+}
+
+/// Hints must have the right form, whatever becomes of them.
+fn hint(name: &str) -> Value {
+    match name {
+        "user" | "service_tier" => text(),
+        "cache_salt" => short_text(256),
+        "priority" => integer(i64::MIN, i64::MAX),
+        _ => json!({}),
+    }
 }
 
 fn sampling(limits: &BodyLimits) -> Fields {
@@ -152,6 +162,7 @@ fn shared(limits: &BodyLimits) -> Fields {
             "rid",
             described(short_text(RID_LENGTH_MAX), "Name for /abort_request"),
         ),
+        ("priority", hint("priority")),
         ("return_spec_tokens_details", boolean()),
         ("return_meta_info", boolean()),
         ("use_beam_search", json!({"enum": [false, null]})),
@@ -231,6 +242,7 @@ fn chat(limits: &BodyLimits) -> Value {
     fields.extend([
         ("logprobs", boolean()),
         ("top_logprobs", integer(0, 20)),
+        ("parallel_tool_calls", boolean()),
         ("separate_reasoning", boolean()),
         ("stream_reasoning", boolean()),
         ("include_reasoning", boolean()),
