@@ -187,6 +187,7 @@ fn pages_ask_first_and_get_no_content() {
             "access-control-allow-methods: get,post,options\r\n",
             "access-control-allow-headers: content-type, authorization\r\n",
             "access-control-max-age: 600\r\n",
+            "x-request-id: req_",
         ] {
             assert!(answer.contains(part), "{part}{answer}");
         }

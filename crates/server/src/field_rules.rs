@@ -110,7 +110,8 @@ pub(crate) const HONOURED: &[&str] = &[
 /// Refuses what cannot be honoured, counts what is ignored.
 pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<(), ApiError> {
     for name in fields.names() {
-        if REFUSED.contains(&name) {
+        // `false` asks for nothing.
+        if REFUSED.contains(&name) && fields.get(name) != Some(&Value::Bool(false)) {
             return Err(unsupported(name));
         }
         if IGNORED.contains(&name) {
@@ -124,8 +125,28 @@ pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<
     values(fields)
 }
 
+/// Characters of `rid` and of `cache_salt` at most.
+const HINT_CHARS_MAX: [(&str, usize); 2] = [("rid", 128), ("cache_salt", 256)];
+
+/// Hints that have no effect must have the right form all the same.
+fn hints(fields: &Fields) -> Result<(), ApiError> {
+    for (name, chars_max) in HINT_CHARS_MAX {
+        let length = fields.string(name)?.map_or(0, |text| text.chars().count());
+        if length > chars_max {
+            let message =
+                format!("Invalid '{name}': expected at most {chars_max} characters, got {length}.");
+            return Err(ApiError::invalid("string_above_max_length", name, message));
+        }
+    }
+    fields.integer("priority", i64::MIN, i64::MAX)?;
+    fields.string("service_tier")?;
+    fields.string("user")?;
+    Ok(())
+}
+
 /// Fields of which some values are harmless.
 fn values(fields: &Fields) -> Result<(), ApiError> {
+    hints(fields)?;
     if fields.boolean("use_beam_search")? == Some(true) {
         return Err(unsupported("use_beam_search"));
     }

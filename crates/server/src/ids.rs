@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of a client's own name for its request at most.
+/// Characters of a client's own name for its request at most.
 pub(crate) const RID_LENGTH_MAX: usize = 128;
 
 /// `prefix` and 24 random hexadecimal digits.

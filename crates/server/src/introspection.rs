@@ -36,7 +36,7 @@ pub(crate) async fn model_info(State(app): State<Arc<App>>) -> Json<Value> {
         "has_image_understanding": false,
         "model_type": info.model_type,
         "architectures": info.architectures,
-        "reasoning_parser": "qwen3",
+        "reasoning_parser": config.flags.get("reasoning_parser").unwrap_or(&"qwen3".into()),
         "tool_call_parser": config.flags.get("tool_call_parser"),
         "max_model_len": info.context_length,
         "weight_version": "default",

@@ -231,15 +231,16 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(panicked))
         // Bodies have limits of their own.
-        .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn_with_state(Arc::clone(&app), trace));
+        .layer(DefaultBodyLimit::disable());
     let router = match cors {
         Some(cors) => router
             .layer(cors)
             .layer(middleware::map_response(no_content)),
         None => router,
     };
-    Ok(router.with_state(app))
+    // Around all of it: every response has an id and a line in the log.
+    let trace = middleware::from_fn_with_state(Arc::clone(&app), trace);
+    Ok(router.layer(trace).with_state(app))
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {

@@ -72,16 +72,27 @@ fn body(fields: Fields, required: &[&str], strict: bool) -> Value {
 
 /// What a body may have beside the fields that mean something.
 fn others(limits: &BodyLimits) -> Fields {
-    let without_effect = || json!({"description": "Without effect"});
-    let ignored = IGNORED.iter().map(|&name| (name, without_effect()));
-    let priority = match limits.priority {
-        true => described(integer(i64::MIN, i64::MAX), "Lower ones start first"),
-        false => without_effect(),
+    let ignored = IGNORED
+        .iter()
+        .map(|&name| (name, described(hint(name), "Without effect")));
+    let order = match limits.priority {
+        true => "Lower ones start first",
+        false => "Without effect",
     };
-    let absent = || json!({"type": "null", "description": "Not supported"});
+    let priority = described(integer(i64::MIN, i64::MAX), order);
+    let absent = || json!({"enum": [false, null], "description": "Not supported"});
     let refused = REFUSED.iter().map(|&name| (name, absent()));
     let all = ignored.chain(refused);
     all.chain([("priority", priority)]).collect()
+}
+
+/// Hints must have the right form, whatever becomes of them.
+fn hint(name: &str) -> Value {
+    match name {
+        "user" | "service_tier" => text(),
+        "cache_salt" => short_text(256),
+        _ => json!({}),
+    }
 }
 
 fn sampling(limits: &BodyLimits) -> Fields {
@@ -158,6 +169,7 @@ fn shared(limits: &BodyLimits) -> Fields {
             "rid",
             described(short_text(RID_LENGTH_MAX), "Name for /abort_request"),
         ),
+        ("priority", hint("priority")),
         ("return_spec_tokens_details", boolean()),
         ("return_meta_info", boolean()),
         ("use_beam_search", json!({"enum": [false, null]})),
@@ -237,6 +249,7 @@ fn chat(limits: &BodyLimits) -> Value {
     fields.extend([
         ("logprobs", boolean()),
         ("top_logprobs", integer(0, 20)),
+        ("parallel_tool_calls", boolean()),
         ("separate_reasoning", boolean()),
         ("stream_reasoning", boolean()),
         ("include_reasoning", boolean()),

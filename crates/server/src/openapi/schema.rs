@@ -19,7 +19,7 @@ pub(super) fn text() -> Value {
     json!({"type": ["string", "null"]})
 }
 
-/// A string of at most so many characters; the server counts bytes.
+/// A string of at most so many characters.
 pub(super) fn short_text(length_max: usize) -> Value {
     json!({"type": ["string", "null"], "maxLength": length_max})
 }
