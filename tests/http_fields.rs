@@ -86,7 +86,7 @@ fn hints_are_taken_and_counted() {
     let hints = json!({"safety_identifier": "s", "metadata": {"a": "b"}, "store": true,
         "service_tier": "flex", "prompt_cache_key": "k", "prompt_cache_options": {},
         "prompt_cache_retention": "24h", "verbosity": "low", "moderation": {},
-        "prediction": {"type": "content", "content": "x"}, "extra_body": {}, "priority": 1});
+        "prediction": {"type": "content", "content": "x"}, "extra_body": {}});
     let body = with(with(chat("Hi"), json!({"max_tokens": 1})), hints.clone());
     let answer = server.post(CHAT, &body).ok();
     assert_eq!(answer["service_tier"], "default");

@@ -112,6 +112,9 @@ pub struct ModelInfo {
     pub plan: MemoryPlan,
     /// The device's memory before that; `None` = not known.
     pub memory: Option<DeviceMemory>,
+    /// Bytes of it that the plan may take: what is free, on a GPU less what
+    /// [`EngineConfig::memory_fraction`] leaves to others.
+    pub room: Option<u64>,
     /// In effect.
     pub algorithm: Algorithm,
     /// In effect.

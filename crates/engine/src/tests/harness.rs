@@ -91,6 +91,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         device: "stub".into(),
         plan: MemoryPlan::default(),
         memory: None,
+        room: None,
         algorithm: Algorithm::Ddtree,
         budget: Budget::Auto,
         topk: 15,

@@ -91,7 +91,8 @@ impl From<FailureCause> for Exit {
 pub const SMALLER: &str = "smaller: --context-length and --max-total-tokens (KV pages), \
                            --max-running-requests (all but weights and workspace), \
                            --chunked-prefill-size (workspace), --speculative-ddtree-budget \
-                           (journal); --speculative-algorithm NONE leaves the drafter out";
+                           (journal); --speculative-algorithm NONE leaves the drafter out; a GPU's \
+                           share is --mem-fraction-static";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {

@@ -228,13 +228,12 @@ fn conversation() -> Fields {
         "propertyNames": {"not": {"enum": reserved}},
         "properties": {"enable_thinking": boolean(), "preserve_thinking": boolean()},
     });
-    let choice = json!({"type": ["string", "object", "null"]});
     let messages = json!({"type": "array", "minItems": 1, "maxItems": 2_048,
         "items": reference("Message")});
     vec![
         ("messages", messages),
         ("tools", list(reference("Tool"), 128)),
-        ("tool_choice", choice),
+        ("tool_choice", tool_choice()),
         ("reasoning_effort", one_of(&efforts)),
         ("reasoning", reasoning),
         ("chat_template_kwargs", variables),
@@ -242,6 +241,31 @@ fn conversation() -> Fields {
         ("continue_final_message", boolean()),
         ("add_generation_prompt", boolean()),
     ]
+}
+
+fn tool_choice() -> Value {
+    let named = json!({
+        "type": "object",
+        "required": ["type", "function"],
+        "properties": {
+            "type": {"enum": ["function"]},
+            "function": {"type": "object", "required": ["name"],
+                "properties": {"name": {"type": "string"}}},
+        },
+    });
+    let allowed = json!({
+        "type": "object",
+        "required": ["type", "allowed_tools"],
+        "properties": {
+            "type": {"enum": ["allowed_tools"]},
+            "allowed_tools": {"type": "object", "required": ["mode", "tools"],
+                "properties": {
+                    "mode": {"enum": ["auto", "required"]},
+                    "tools": {"type": "array", "items": named, "maxItems": 128},
+                }},
+        },
+    });
+    any_of(vec![one_of(&["auto", "none", "required"]), named, allowed])
 }
 
 fn chat(limits: &BodyLimits) -> Value {
