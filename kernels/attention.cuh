@@ -107,7 +107,7 @@ __device__ __forceinline__ void pair_barrier(uint32_t pair) {
     asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");
 }
 
-// What a pair without rows does where the others weigh a tile. Nothing needs it, but tools that
+// A pair without rows passes a barrier a tile, as the others do. Nothing needs it, but tools that
 // watch for races lose track of warps that leave out barriers of others.
 __device__ __forceinline__ void idle_pair() { pair_barrier(Lane().pair); }
 

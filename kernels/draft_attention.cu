@@ -206,11 +206,12 @@ __device__ __forceinline__ void run_unit(const DraftAttentionParams& p, const Dr
             score(scores, queries, ring.address(keys + Lane().half));
             if (unit.masked(tile)) mask_unseen(scores, p, unit, tile);
             weigh(running, scores, shared.exchange, parity);
-        } else {
-            idle_pair();
         }
         const uint32_t slot = ring.take(2);
-        if (!unit.active<S>()) continue;
+        if (!unit.active<S>()) {
+            idle_pair();
+            continue;
+        }
         const uint32_t values[2] = {ring.address(slot), ring.address(slot + 1)};
         gather_values(running, shared.exchange, values);
     }

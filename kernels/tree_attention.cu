@@ -202,11 +202,12 @@ __device__ __forceinline__ void run_unit(const TreeAttentionParams& p, const Uni
                 score(scores, queries, ring.address(keys + Lane().half));
             }
             weigh(running, scores, shared.exchange, parity);
-        } else {
-            idle_pair();
         }
         const uint32_t slot = ring.take(unit.slots(tile));
-        if (!unit.active<S>()) continue;
+        if (!unit.active<S>()) {
+            idle_pair();
+            continue;
+        }
         if (tail) {
             gather_tail(running, shared.exchange,
                         window_of(p, unit, shared, tile, ring_base, slot));
