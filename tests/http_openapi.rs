@@ -195,6 +195,10 @@ fn compare(path: &str, base: &Value, inner: Option<&str>) {
     };
     assert!(fits(&document, schema, base), "{base}");
     comparison.send("", base);
+    for example in schema["examples"].as_array().into_iter().flatten() {
+        assert!(fits(&document, schema, example), "{example}");
+        assert_eq!(server.post(path, example).status, 200, "{example}");
+    }
     for name in schema["required"].as_array().unwrap() {
         let mut body = base.clone();
         body.as_object_mut().unwrap().remove(name.as_str().unwrap());

@@ -14,7 +14,7 @@ pub fn fits(root: &Value, schema: &Value, value: &Value) -> bool {
     keywords
         .iter()
         .all(|(keyword, rule)| match keyword.as_str() {
-            "description" => true,
+            "description" | "examples" => true,
             "if" => {
                 let branch = if fits(root, rule, value) {
                     "then"

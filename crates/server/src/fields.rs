@@ -223,7 +223,11 @@ pub fn number_at(value: &Value, path: &str, bounds: Bounds) -> Result<f32, ApiEr
         );
         return Err(ApiError::invalid("decimal_above_max_value", path, message));
     }
-    Ok(number as f32)
+    // What is above zero must not become zero.
+    Ok(match number as f32 {
+        0.0 if bounds.low_open => f32::MIN_POSITIVE,
+        single => single,
+    })
 }
 
 /// `invalid_type`.
@@ -278,7 +282,7 @@ mod tests {
 
     #[test]
     fn numbers_have_bounds() {
-        let body = json!({"t": 2, "low": 0.0, "text": "1", "big": 2.5});
+        let body = json!({"t": 2, "low": 0.0, "text": "1", "big": 2.5, "tiny": 1e-60});
         let fields = Fields::root(body.as_object().unwrap());
         let closed = Bounds::closed(0.0, 2.0);
         assert_eq!(fields.number("t", closed).unwrap(), Some(2.0));
@@ -293,6 +297,9 @@ mod tests {
             ..closed
         };
         assert_eq!(code(fields.number("low", open)), "decimal_below_min_value");
+        for (bounds, single) in [(open, f32::MIN_POSITIVE), (closed, 0.0)] {
+            assert_eq!(fields.number("tiny", bounds).unwrap(), Some(single));
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! `/openapi.json`: what this build with these flags takes, for tools that make requests of it.
 //!
 //! Paths come from the router, which adds none without its description. Fields of bodies come from
-//! `openapi/bodies.rs`; a test sends every field with fitting and unfitting values and compares.
+//! `openapi/bodies.rs`; a test sends every field with fitting and unfitting values and compares. What
+//! comes back is in `openapi/answers.rs`; a fuzzer holds answers against it.
 
+mod answers;
 pub(crate) mod bodies;
 pub(crate) mod operation;
 pub(crate) mod schema;
@@ -28,6 +30,7 @@ pub(crate) fn document(app: &App, routes: &[Route]) -> Value {
         strict: rules.strict_fields,
     };
     let mut schemas = bodies::all(&limits);
+    schemas.extend(answers::all());
     schemas.insert("Error".into(), error_schema());
     json!({
         "openapi": "3.1.0",
@@ -66,6 +69,8 @@ fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
         query,
         content,
         streams,
+        answer,
+        chunk,
     } = route.operation;
     let mut parameters: Vec<Value> = query
         .iter()
@@ -83,8 +88,15 @@ fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
             "schema": {"type": "string"}}));
     }
     let mut contents = json!({content: {}});
+    if let Some(name) = answer {
+        contents[content]["schema"] = schema::reference(name);
+    }
     if streams {
-        contents["text/event-stream"] = json!({"schema": {"type": "string"}});
+        let event = chunk.map_or_else(|| json!({"type": "object"}), answers::event);
+        contents["text/event-stream"] = json!({"schema": event});
+    }
+    if query.iter().any(|(name, _)| *name == "format") {
+        contents["text/plain"] = json!({});
     }
     let error = json!({"application/json": {"schema": schema::reference("Error")}});
     let mut object = json!({

@@ -228,6 +228,11 @@ fn conversation() -> Fields {
         "propertyNames": {"not": {"enum": reserved}},
         "properties": {"enable_thinking": boolean(), "preserve_thinking": boolean()},
     });
+<<<<<<< HEAD
+=======
+    let words = one_of(&["auto", "none", "required"]);
+    let choice = any_of(vec![words, choice("function"), choice("allowed_tools")]);
+>>>>>>> s4-g
     let messages = json!({"type": "array", "minItems": 1, "maxItems": 2_048,
         "items": reference("Message")});
     vec![
@@ -243,6 +248,7 @@ fn conversation() -> Fields {
     ]
 }
 
+<<<<<<< HEAD
 fn tool_choice() -> Value {
     let named = json!({
         "type": "object",
@@ -266,6 +272,12 @@ fn tool_choice() -> Value {
         },
     });
     any_of(vec![one_of(&["auto", "none", "required"]), named, allowed])
+=======
+/// A `tool_choice` of this type.
+fn choice(kind: &str) -> Value {
+    json!({"type": "object", "required": ["type", kind],
+        "properties": {"type": {"const": kind}, kind: {"type": "object"}}})
+>>>>>>> s4-g
 }
 
 fn chat(limits: &BodyLimits) -> Value {
@@ -279,7 +291,9 @@ fn chat(limits: &BodyLimits) -> Value {
         ("include_reasoning", boolean()),
     ]);
     fields.extend(shared(limits));
-    let schema = body(fields, &["model", "messages"], limits.strict);
+    let mut schema = body(fields, &["model", "messages"], limits.strict);
+    schema["examples"] = json!([{"model": "default", "max_tokens": 16,
+        "messages": [{"role": "user", "content": "What is 2+2?"}]}]);
     related(schema, vec![no_zero()])
 }
 
@@ -300,7 +314,9 @@ fn completion(limits: &BodyLimits) -> Value {
     fields.extend(shared(limits));
     let echo = json!({"required": ["echo"], "properties": {"echo": {"const": true}}});
     let rules = vec![json!({"if": echo, "else": no_zero()})];
-    let schema = body(fields, &["model", "prompt"], limits.strict);
+    let mut schema = body(fields, &["model", "prompt"], limits.strict);
+    let example = json!({"model": "default", "prompt": "The sum of", "max_tokens": 16});
+    schema["examples"] = json!([example]);
     related(schema, rules)
 }
 
@@ -398,13 +414,24 @@ fn message() -> Value {
         "tool",
         "function",
     ];
-    let part = json!({"type": "object", "required": ["type"],
-        "properties": {"type": {"type": "string"}}});
+    let text_of = |kind: &str| {
+        json!({"type": "object", "required": ["type", kind],
+        "properties": {"type": {"const": kind}, kind: {"type": "string"}}})
+    };
+    let part = any_of(vec![text_of("text"), text_of("refusal")]);
     let fields = vec![
         ("role", json!({"enum": roles})),
         ("content", any_of(vec![text(), list(part, 2_048)])),
     ];
-    body(fields, &["role"], false)
+    let mut schema = body(fields, &["role"], false);
+    if let Some(all) = schema["allOf"].as_array_mut() {
+        all.push(json!({
+            "if": {"required": ["role"], "properties": {"role": {"const": "tool"}}},
+            "then": {"required": ["tool_call_id"],
+                "properties": {"tool_call_id": {"type": "string"}}},
+        }));
+    }
+    schema
 }
 
 fn tool() -> Value {

@@ -13,6 +13,10 @@ pub(crate) struct Operation {
     pub(crate) content: &'static str,
     /// Whether `stream` makes it a stream of events.
     pub(crate) streams: bool,
+    /// Schema of a success, if it is JSON of a known form.
+    pub(crate) answer: Option<&'static str>,
+    /// Schema of the data of an event, likewise.
+    pub(crate) chunk: Option<&'static str>,
 }
 
 const JSON: &str = "application/json";
@@ -25,6 +29,8 @@ const fn ask(summary: &'static str) -> Operation {
         query: &[],
         content: JSON,
         streams: false,
+        answer: None,
+        chunk: None,
     }
 }
 
@@ -35,6 +41,18 @@ const fn send(summary: &'static str, body: &'static str) -> Operation {
     }
 }
 
+impl Operation {
+    const fn says(mut self, answer: &'static str) -> Self {
+        self.answer = Some(answer);
+        self
+    }
+
+    const fn streams(mut self, chunk: &'static str) -> Self {
+        self.chunk = Some(chunk);
+        self
+    }
+}
+
 const fn generate(summary: &'static str, body: &'static str) -> Operation {
     Operation {
         streams: true,
@@ -42,25 +60,35 @@ const fn generate(summary: &'static str, body: &'static str) -> Operation {
     }
 }
 
-pub(crate) const CHAT: Operation = generate("Answer a conversation", "ChatRequest");
-pub(crate) const COMPLETION: Operation = generate("Continue texts", "CompletionRequest");
+pub(crate) const CHAT: Operation = generate("Answer a conversation", "ChatRequest")
+    .says("ChatCompletion")
+    .streams("ChatChunk");
+pub(crate) const COMPLETION: Operation = generate("Continue texts", "CompletionRequest")
+    .says("Completion")
+    .streams("CompletionChunk");
 pub(crate) const GENERATE: Operation =
-    generate("Continue texts, as SGLang does", "GenerateRequest");
-pub(crate) const MODELS: Operation = ask("The names of the model");
-pub(crate) const MODEL: Operation = ask("One name of the model");
-pub(crate) const TOKENIZE: Operation = send("Token ids of a text", "TokenizeRequest");
-pub(crate) const DETOKENIZE: Operation = send("Text of token ids", "DetokenizeRequest");
-pub(crate) const TEMPLATE: Operation = send("The prompt of a conversation", "TemplateRequest");
-pub(crate) const ROOT: Operation = ask("Name, version and model");
-pub(crate) const HEALTH: Operation = ask("Whether requests should be sent here");
-pub(crate) const LIVE: Operation = ask("Whether the process should be left alone");
-pub(crate) const HEALTH_GENERATE: Operation = ask("Whether tokens come out of the engine");
+    generate("Continue texts, as SGLang does", "GenerateRequest")
+        .says("Generations")
+        .streams("Generation");
+pub(crate) const MODELS: Operation = ask("The names of the model").says("Models");
+pub(crate) const MODEL: Operation = ask("One name of the model").says("Model");
+pub(crate) const TOKENIZE: Operation =
+    send("Token ids of a text", "TokenizeRequest").says("Tokens");
+pub(crate) const DETOKENIZE: Operation =
+    send("Text of token ids", "DetokenizeRequest").says("Text");
+pub(crate) const TEMPLATE: Operation =
+    send("The prompt of a conversation", "TemplateRequest").says("Prompt");
+pub(crate) const ROOT: Operation = ask("Name, version and model").says("Facts");
+pub(crate) const HEALTH: Operation = ask("Whether requests should be sent here").says("Status");
+pub(crate) const LIVE: Operation = ask("Whether the process should be left alone").says("Status");
+pub(crate) const HEALTH_GENERATE: Operation =
+    ask("Whether tokens come out of the engine").says("Status");
 pub(crate) const METRICS: Operation = Operation {
     content: TEXT,
     ..ask("Counters and histograms for Prometheus")
 };
-pub(crate) const MODEL_INFO: Operation = ask("Facts about the model");
-pub(crate) const SERVER_INFO: Operation = ask("Flags, memory and speculation");
+pub(crate) const MODEL_INFO: Operation = ask("Facts about the model").says("Facts");
+pub(crate) const SERVER_INFO: Operation = ask("Flags, memory and speculation").says("Facts");
 pub(crate) const LOADS: Operation = Operation {
     query: &[
         (
@@ -69,11 +97,14 @@ pub(crate) const LOADS: Operation = Operation {
         ),
         ("format", "json or prometheus"),
     ],
+    answer: Some("Facts"),
     ..ask("How busy the server is")
 };
 pub(crate) const FLUSH: Operation = Operation {
     query: &[("timeout", "Seconds to wait for an idle server")],
+    answer: Some("Flushed"),
     ..ask("Empty the prefix cache of an idle server")
 };
-pub(crate) const ABORT: Operation = send("End requests by name, or all", "AbortRequest");
-pub(crate) const OPENAPI: Operation = ask("This document");
+pub(crate) const ABORT: Operation =
+    send("End requests by name, or all", "AbortRequest").says("Aborted");
+pub(crate) const OPENAPI: Operation = ask("This document").says("Facts");
