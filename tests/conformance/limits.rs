@@ -15,22 +15,14 @@ fn native(server: &Server, extra: Value) -> Value {
     server.post("/generate", &body).ok()
 }
 
-fn servers(modes: &Modes) -> Vec<(&'static str, &Server)> {
-    modes.all().into()
-}
-
 #[test]
 fn point_06_limits_from_1_to_64_are_exact() {
     let modes = Modes::shared();
-    let wide = Server::start(&["--speculative-ddtree-budget=63"]);
-    let auto = Server::start(&["--speculative-ddtree-budget=auto"]);
     let all = native(&modes.plain, json!({}))["output_ids"].clone();
     let all = all.as_array().unwrap();
     assert_eq!(all.len(), 64);
-    let mut servers = servers(&modes);
-    servers.extend([("DDTREE 63", &wide), ("DDTREE auto", &auto)]);
     let limits: Vec<usize> = (1..=64).collect();
-    for (name, server) in servers {
+    for (name, server) in modes.all() {
         at_once(&limits, |&limit| {
             let answer = native(server, json!({"max_new_tokens": limit}));
             let info = &answer["meta_info"];

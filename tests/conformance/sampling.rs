@@ -32,12 +32,12 @@ fn accepted(answer: &Value) -> u64 {
     statistics["num_accepted_draft_tokens"].as_u64().unwrap()
 }
 
-/// Tokens of 1,000 samples and how many came from drafts.
-fn thousand(server: &Server, bias: &Value) -> (HashMap<String, usize>, u64) {
-    let seeds: Vec<usize> = (0..125).map(|round| 40 + 8 * round).collect();
+/// Tokens of this many samples, a multiple of eight, and how many came from drafts.
+fn sample(server: &Server, bias: &Value, count: usize) -> (HashMap<String, usize>, u64) {
+    let seeds: Vec<usize> = (0..count / 8).collect();
     let answers = at_once(&seeds, |seed| {
         let extra = json!({"n": 8, "seed": seed, "temperature": 1.2, "top_p": 1, "top_k": 0,
-            "max_tokens": 8, "ignore_eos": true, "logit_bias": bias});
+            "max_tokens": 5, "ignore_eos": true, "logit_bias": bias});
         ask(server, extra)
     });
     let mut counts = HashMap::new();
@@ -53,15 +53,15 @@ fn thousand(server: &Server, bias: &Value) -> (HashMap<String, usize>, u64) {
             }
         }
     }
-    assert_eq!(samples, 1_000);
+    assert_eq!(samples, count);
     (counts, drafts)
 }
 
 #[test]
 fn point_12_a_banned_token_never_comes_in_1000_samples() {
     let modes = Modes::shared();
-    let (free, drafts) = thousand(&modes.tree, &json!({}));
-    assert!(drafts > 100, "{drafts} accepted drafts");
+    let (free, drafts) = sample(&modes.tree, &json!({}), 200);
+    assert!(drafts > 40, "{drafts} accepted drafts");
     // The six most frequent tokens that text alone identifies.
     let mut order: Vec<(&String, &usize)> = free.iter().collect();
     order.sort_by_key(|(text, count)| (usize::MAX - **count, (*text).clone()));
@@ -70,7 +70,7 @@ fn point_12_a_banned_token_never_comes_in_1000_samples() {
         let body = json!({"prompt": text});
         let ids = modes.tree.post("/tokenize", &body).ok()["tokens"].clone();
         if let [id] = &ids.as_array().unwrap()[..] {
-            assert!(*count > 20, "{text:?} comes {count} times");
+            assert!(*count >= 10, "{text:?} comes {count} times");
             banned.insert(text.clone(), id.to_string());
         }
         if banned.len() == 6 {
@@ -81,7 +81,7 @@ fn point_12_a_banned_token_never_comes_in_1000_samples() {
         .values()
         .map(|id| (id.clone(), json!(-100)))
         .collect();
-    let (counts, drafts) = thousand(&modes.tree, &bias);
+    let (counts, drafts) = sample(&modes.tree, &bias, 1_000);
     assert!(drafts > 0, "drafts are accepted under a ban, too");
     for text in banned.keys() {
         assert_eq!(counts.get(text), None, "{text:?} was banned");
@@ -144,30 +144,33 @@ fn point_12_top_k_top_p_and_min_p_act() {
     assert_eq!(below(&ask(server, with(base, json!({"min_p": 0.5})))), 0);
 }
 
-/// Index of the token that greedy decoding takes among the reported ones.
+/// Index of the token that greedy decoding takes among the reported ones; `None` where it may be
+/// one that is not reported.
 fn penalised(
     top: &[Value],
     counts: &HashMap<String, usize>,
     presence: f64,
     frequency: f64,
-) -> usize {
+) -> Option<usize> {
+    let logprob = |entry: &Value| entry["logprob"].as_f64().unwrap();
     let score = |entry: &Value| {
         let count = *counts.get(&entry["bytes"].to_string()).unwrap_or(&0);
         let penalty = if count > 0 { presence } else { 0.0 };
-        entry["logprob"].as_f64().unwrap() - penalty - frequency * count as f64
+        logprob(entry) - penalty - frequency * count as f64
     };
     let scores: Vec<f64> = top.iter().map(score).collect();
     let best = scores.iter().cloned().fold(f64::MIN, f64::max);
-    scores.iter().position(|score| *score == best).unwrap()
+    let at = scores.iter().position(|score| *score == best);
+    at.filter(|_| best > logprob(top.last().unwrap()))
 }
 
 #[test]
 fn point_12_penalties_act() {
     let modes = Modes::shared();
     let base = json!({"temperature": 0, "top_logprobs": 20, "max_tokens": 64, "ignore_eos": true});
-    for (presence, frequency) in [(1.5, 0.0), (0.0, 0.9), (0.6, 0.4)] {
+    for (presence, frequency) in [(2.0, 0.0), (0.0, 2.0), (1.2, 1.0)] {
         let extra = json!({"presence_penalty": presence, "frequency_penalty": frequency});
-        let mut changed = 0;
+        let (mut changed, mut checked) = (0, 0);
         let mut seen: Vec<Vec<Value>> = Vec::new();
         for (name, server) in modes.all() {
             let answer = ask(server, with(base.clone(), extra.clone()));
@@ -176,19 +179,22 @@ fn point_12_penalties_act() {
             let mut counts: HashMap<String, usize> = HashMap::new();
             for (at, entry) in entries.iter().enumerate() {
                 let top = entry["top_logprobs"].as_array().unwrap();
-                let chosen = penalised(top, &counts, presence, frequency);
-                assert_eq!(
-                    top[chosen]["bytes"], entry["bytes"],
-                    "{name} {extra} at {at}"
-                );
-                changed += usize::from(chosen > 0);
+                if let Some(chosen) = penalised(top, &counts, presence, frequency) {
+                    assert_eq!(
+                        top[chosen]["bytes"], entry["bytes"],
+                        "{name} {extra} at {at}"
+                    );
+                    changed += usize::from(chosen > 0);
+                    checked += 1;
+                }
                 *counts.entry(entry["bytes"].to_string()).or_default() += 1;
             }
             seen.push(entries);
         }
+        // Three modes of 64 tokens each.
         assert!(
-            changed > 3,
-            "{extra}: only {changed} tokens differ from the likeliest"
+            checked > 96 && changed > 2,
+            "{extra}: {changed} of {checked}"
         );
         assert!(seen.iter().all(|entries| *entries == seen[0]), "{extra}");
     }
