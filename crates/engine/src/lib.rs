@@ -21,6 +21,8 @@ mod state_pool;
 mod stats;
 mod step_loop;
 mod step_runner;
+#[doc(hidden)]
+pub mod stub;
 mod timing_table;
 mod warm_up;
 

@@ -11,7 +11,6 @@ use ops::{Backend, Cpu, Cuda, OpsError};
 use crate::handle::Command;
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
-#[cfg(test)]
 use crate::step_runner::StepRunner;
 use crate::{
     Algorithm, Device, EngineConfig, EngineError, EngineHandle, Fetch, LoadFormat, LoadSpec,
@@ -108,7 +107,6 @@ impl Engine {
     }
 
     /// Starts the thread around whatever `load` makes there.
-    #[cfg(test)]
     pub(crate) fn spawn<R: StepRunner>(
         settings: Settings,
         info: ModelInfo,

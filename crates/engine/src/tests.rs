@@ -3,6 +3,7 @@
 
 mod constrained_pair;
 mod constraints;
+mod costless;
 mod failures;
 mod fixture_pair;
 mod harness;
