@@ -20,6 +20,7 @@ mod state_pool;
 mod stats;
 mod step_loop;
 mod step_runner;
+mod step_trace;
 mod timing_table;
 mod warm_up;
 
@@ -34,8 +35,9 @@ pub use load::{
     Status,
 };
 pub use model::{
-    AcceptanceLaw, CheckReport, CheckpointSource, Dtype, LoadFormat, LoadProgress, MemoryPlan,
-    ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, DraftRank, Dtype, LoadFormat, LoadProgress,
+    MemoryPlan, ModelError, SamplingParams, Shape, StepNode, StepParts, StepTiming, StepTree,
+    TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{
@@ -45,6 +47,7 @@ pub use request::{
 pub use shape::name as shape_name;
 pub use start::{CheckOutput, Engine, check};
 pub use stats::{EngineStats, ShapeStats};
+pub use step_trace::StepTrace;
 
 #[cfg(test)]
 mod tests;

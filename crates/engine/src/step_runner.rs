@@ -2,7 +2,7 @@
 
 use model::{
     Chunk, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart, SequenceStep, StepKey,
-    StepOutput,
+    StepOutput, StepSequence, StepTree,
 };
 use ops::Backend;
 
@@ -16,6 +16,13 @@ pub(crate) trait StepRunner {
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError>;
     /// [`Runner::step`].
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError>;
+    /// [`Runner::step_trees`].
+    fn step_trees(
+        &self,
+        sequences: &[SequenceStep],
+        results: &[StepSequence],
+        asked: &[bool],
+    ) -> Result<Vec<Option<StepTree>>, ModelError>;
     /// [`Runner::record`].
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError>;
 }
@@ -35,6 +42,15 @@ impl<B: Backend> StepRunner for Runner<B> {
 
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
         Runner::step(self, sequences)
+    }
+
+    fn step_trees(
+        &self,
+        sequences: &[SequenceStep],
+        results: &[StepSequence],
+        asked: &[bool],
+    ) -> Result<Vec<Option<StepTree>>, ModelError> {
+        Runner::step_trees(self, sequences, results, asked)
     }
 
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {

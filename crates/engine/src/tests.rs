@@ -7,3 +7,4 @@ mod harness;
 mod requests;
 mod schedules;
 mod stub_runner;
+mod traces;

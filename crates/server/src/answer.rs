@@ -1,6 +1,6 @@
 //! Answers that are sent as one piece, and the options of those that are not.
 
-use engine::TokenLogprob;
+use engine::{StepTrace, TokenLogprob};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -10,6 +10,7 @@ use crate::event_stream::too_slow;
 use crate::fields::Fields;
 use crate::generation::Outcome;
 use crate::sequence_group::SequenceGroup;
+use crate::step_trace;
 use crate::text_stream::{Delta, Event};
 
 /// `stream` and `stream_options`.
@@ -55,6 +56,8 @@ impl Streaming {
 pub(crate) struct Answer {
     /// Its text in order.
     pub(crate) deltas: Vec<Delta>,
+    /// Its steps in order, if they were asked for.
+    pub(crate) traces: Vec<StepTrace>,
     /// Its end.
     pub(crate) outcome: Outcome,
 }
@@ -128,6 +131,7 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
         let part = &mut parts[news.choice];
         part.deltas.extend(news.deltas);
         part.prompt_logprobs.extend(news.prompt_logprobs);
+        part.traces.extend(news.trace);
         if news.outcome.is_some() {
             part.outcome = news.outcome;
         }
@@ -135,8 +139,14 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
     let whole = |part: Part| {
         let mut outcome = part.outcome?;
         outcome.prompt_logprobs = part.prompt_logprobs;
-        let deltas = part.deltas;
-        Some(Answer { deltas, outcome })
+        // A stop string that is found late takes back what earlier steps gave.
+        let mut traces = part.traces;
+        step_trace::trim(&mut traces, outcome.completion_tokens);
+        Some(Answer {
+            deltas: part.deltas,
+            traces,
+            outcome,
+        })
     };
     Ok(parts.into_iter().filter_map(whole).collect())
 }
@@ -145,6 +155,7 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
 struct Part {
     deltas: Vec<Delta>,
     prompt_logprobs: Vec<TokenLogprob>,
+    traces: Vec<StepTrace>,
     outcome: Option<Outcome>,
 }
 

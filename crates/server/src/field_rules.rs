@@ -93,6 +93,7 @@ const HONOURED: &[&str] = &[
     "add_generation_prompt",
     "return_spec_tokens_details",
     "return_meta_info",
+    "return_step_trace",
     "spec_decode",
     "speculative",
     "echo",

@@ -27,12 +27,14 @@ mod routes;
 pub mod sampling;
 mod sequence_group;
 pub mod serve;
+mod step_trace;
 pub mod template;
 #[cfg(test)]
 mod testing;
 pub mod text_stream;
 pub mod tool_calls;
 mod trace;
+mod ui;
 mod updates;
 mod usage;
 pub mod vocabulary;

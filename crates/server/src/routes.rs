@@ -19,7 +19,7 @@ use crate::error::ApiError;
 use crate::keys::{self, Keys};
 use crate::serve::ServeError;
 use crate::trace::trace;
-use crate::{chat, completions, health, model_list};
+use crate::{chat, completions, health, model_list, ui};
 
 type AppRouter = Router<Arc<App>>;
 
@@ -47,6 +47,7 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
     open = both(open, "/health", get(health::health));
     open = both(open, "/ready", get(health::health));
     open = both(open, "/livez", get(health::live));
+    open = both(open, "/ui", get(ui::page));
     match config.metrics_require_key {
         true => guarded = both(guarded, "/metrics", get(metrics)),
         false => open = both(open, "/metrics", get(metrics)),

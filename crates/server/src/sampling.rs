@@ -140,6 +140,7 @@ impl GenerationOptions {
             stop_ids,
             logprobs: None,
             prompt_logprobs: None,
+            trace: false,
             speculative: self.speculative,
             shape: None,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{EngineHandle, Request, RequestId, RequestStats, TokenLogprob};
+use engine::{EngineHandle, Request, RequestId, RequestStats, StepTrace, TokenLogprob};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::app::App;
@@ -31,6 +31,8 @@ pub(crate) struct News {
     pub(crate) deltas: Vec<Delta>,
     /// With the first output or the end: log-probabilities of prompt tokens 1, 2, ...
     pub(crate) prompt_logprobs: Vec<TokenLogprob>,
+    /// The step that made the tokens, as far as they count, if it was asked for.
+    pub(crate) trace: Option<StepTrace>,
     /// The end of the sequence.
     pub(crate) outcome: Option<Outcome>,
 }
@@ -126,7 +128,7 @@ impl SequenceGroup {
         if !self.members.iter().any(|member| member.open) {
             return None;
         }
-        let Some((choice, update)) = self.updates.recv().await else {
+        let Some((choice, mut update)) = self.updates.recv().await else {
             self.close_all(Ending::Error);
             let message = "The engine has stopped.";
             return Some(Err(ApiError::unavailable(
@@ -139,6 +141,7 @@ impl SequenceGroup {
         let mut deltas = Vec::new();
         let member = &mut self.members[choice];
         let before = member.generation.kept();
+        let trace = update.trace.take();
         let progress = member.generation.take(update, &mut deltas);
         let mut prompt_logprobs = match has_tokens {
             true => member.generation.take_prompt_logprobs(),
@@ -165,6 +168,10 @@ impl SequenceGroup {
             choice,
             deltas,
             prompt_logprobs,
+            trace: trace.and_then(|mut trace| {
+                trace.trim(tokens);
+                (tokens > 0).then_some(trace)
+            }),
             outcome,
         }))
     }

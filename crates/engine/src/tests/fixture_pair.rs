@@ -26,7 +26,7 @@ fn folder(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn spec() -> LoadSpec {
+pub(super) fn spec() -> LoadSpec {
     LoadSpec {
         target: CheckpointSource::Folder(folder("qwen3_5")),
         drafter: Some(CheckpointSource::Folder(folder("dflash"))),
@@ -56,26 +56,26 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
     }
 }
 
-fn plain() -> EngineConfig {
+pub(super) fn plain() -> EngineConfig {
     config(Algorithm::None, Budget::Fixed(1))
 }
 
-fn chain(drafts: usize) -> EngineConfig {
+pub(super) fn chain(drafts: usize) -> EngineConfig {
     EngineConfig {
         chain_drafts: Some(drafts),
         ..config(Algorithm::Dflash, Budget::Fixed(1))
     }
 }
 
-fn tree(nodes: usize) -> EngineConfig {
+pub(super) fn tree(nodes: usize) -> EngineConfig {
     config(Algorithm::Ddtree, Budget::Fixed(nodes))
 }
 
-fn auto() -> EngineConfig {
+pub(super) fn auto() -> EngineConfig {
     config(Algorithm::Ddtree, Budget::Auto)
 }
 
-fn start(spec: LoadSpec, config: EngineConfig) -> Harness {
+pub(super) fn start(spec: LoadSpec, config: EngineConfig) -> Harness {
     let harness = Harness::around(Engine::start(spec, config).expect("the options are valid"));
     harness.await_phase(Phase::Ready);
     harness
@@ -89,7 +89,7 @@ fn prompt(length: usize, seed: u64) -> Vec<u32> {
 }
 
 /// Greedy ones and seeded ones at temperature 0.8, short and long, some with every option.
-fn requests() -> Vec<Request> {
+pub(super) fn requests() -> Vec<Request> {
     let lengths = [1, 7, 63, 64, 65, 130, 180, 40, 20, 150];
     let asked = lengths.iter().enumerate().map(|(index, &length)| {
         let seed = index as u64;
@@ -109,6 +109,7 @@ fn requests() -> Vec<Request> {
             stop_ids: Vec::new(),
             logprobs: Some(2),
             prompt_logprobs: None,
+            trace: false,
             speculative: true,
             shape: None,
         }

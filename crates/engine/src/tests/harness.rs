@@ -189,6 +189,7 @@ impl Harness {
                 id: update.id,
                 prompt_logprobs: Vec::new(),
                 tokens: Vec::new(),
+                trace: None,
                 finish: None,
             });
             assert!(known.finish.is_none(), "an update after the terminal one");
@@ -340,6 +341,7 @@ pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
         stop_ids: Vec::new(),
         logprobs: None,
         prompt_logprobs: None,
+        trace: false,
         speculative: true,
         shape: None,
     }
