@@ -93,12 +93,21 @@ fn every_mode_shows_its_steps_and_says_the_same() {
             .collect();
         // The first token is the prompt's; the end of the turn has no text in an answer.
         let text = text.trim_end_matches("<|im_end|>");
-        assert!(said.ends_with(text) && said.len() < text.len() + 16, "{text}");
+        assert!(
+            said.ends_with(text) && said.len() < text.len() + 16,
+            "{text}"
+        );
         let first = steps[0]["mode"].as_str().unwrap();
         let kind = ["plain", "chain", "tree", "tree"];
-        let known = [0, 15, 15, 63].iter().zip(kind).zip(["N", "DF", "get=15", "get=63"]);
+        let known = [0, 15, 15, 63]
+            .iter()
+            .zip(kind)
+            .zip(["N", "DF", "get=15", "get=63"]);
         for ((_, kind), part) in known {
-            assert!(!flags[0].contains(part) || first == kind, "{flags:?} {first}");
+            assert!(
+                !flags[0].contains(part) || first == kind,
+                "{flags:?} {first}"
+            );
         }
     }
 }
@@ -130,7 +139,10 @@ fn steps_without_text_and_steps_behind_a_stop() {
     let server = Server::shared();
     let whole = server.post(CHAT, &chat(QUESTION)).ok();
     let said = content(&whole).to_owned();
-    let stop = said.char_indices().nth(60).map(|(at, _)| &said[at..at + 12]);
+    let stop = said
+        .char_indices()
+        .nth(60)
+        .map(|(at, _)| &said[at..at + 12]);
     let stopped = with(
         chat(QUESTION),
         json!({"return_step_trace": true, "stop": stop.unwrap()}),
@@ -138,9 +150,14 @@ fn steps_without_text_and_steps_behind_a_stop() {
     let answer = server.post(CHAT, &stopped).ok();
     assert!(said.starts_with(content(&answer)) && content(&answer).len() < said.len());
     steps(&answer, None, None);
-    let streamed = with(stopped, json!({"stream": true, "stream_options": {"include_usage": true}}));
+    let streamed = with(
+        stopped,
+        json!({"stream": true, "stream_options": {"include_usage": true}}),
+    );
     let chunks = events(&server.post(CHAT, &streamed).text);
-    let steps = chunks.iter().filter_map(|chunk| chunk["choices"].get(0)?.get("step"));
+    let steps = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"].get(0)?.get("step"));
     let tokens: usize = steps.map(|step| check(step, None, None)).sum();
     let completion = &chunks.last().unwrap()["usage"]["completion_tokens"];
     assert_eq!(tokens, count(completion) - 1);
@@ -159,7 +176,10 @@ fn every_choice_has_its_own_steps() {
         .sum();
     assert_eq!(choices.len(), 3);
     assert_eq!(tokens, count(&answer["usage"]["completion_tokens"]) - 3);
-    let one = with(chat(QUESTION), json!({"return_step_trace": true, "max_tokens": 1}));
+    let one = with(
+        chat(QUESTION),
+        json!({"return_step_trace": true, "max_tokens": 1}),
+    );
     let answer = server.post(CHAT, &one).ok();
     assert_eq!(answer["choices"][0]["steps"], json!([]));
     let wrong = with(chat(QUESTION), json!({"return_step_trace": 1}));

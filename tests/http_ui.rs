@@ -24,21 +24,41 @@ fn the_page_is_one_file_that_asks_nobody_else() {
         assert_eq!(page.header("x-content-type-options"), "nosniff");
         assert_eq!(page.header("x-frame-options"), "DENY");
         let policy = page.header("content-security-policy");
-        for part in ["default-src 'none'", "script-src 'sha256-", "connect-src 'self'"] {
+        for part in [
+            "default-src 'none'",
+            "script-src 'sha256-",
+            "connect-src 'self'",
+        ] {
             assert!(policy.contains(part), "{policy}");
         }
         assert!(!policy.contains("unsafe"), "{policy}");
         assert!(page.text.len() < SIZE_MAX, "{} bytes", page.text.len());
         // Names of XML formats are no addresses.
         let text = page.text.replace("http://www.w3.org/2000/svg", "");
-        for outside in ["http:", "https:", "//cdn", "@import", "src=", "url(", "innerHTML",
-            "insertAdjacentHTML", "outerHTML", "document.write", "eval("] {
+        for outside in [
+            "http:",
+            "https:",
+            "//cdn",
+            "@import",
+            "src=",
+            "url(",
+            "innerHTML",
+            "insertAdjacentHTML",
+            "outerHTML",
+            "document.write",
+            "eval(",
+        ] {
             assert!(!text.contains(outside), "the page has {outside}");
         }
     }
     assert_eq!(server.get("/v1/models").status, 401, "the rest needs one");
     let reply = server.post("/ui", &json!({}));
-    reply.refused(405, "invalid_request_error", Some("method_not_supported"), None);
+    reply.refused(
+        405,
+        "invalid_request_error",
+        Some("method_not_supported"),
+        None,
+    );
 }
 
 /// The browser with the page, or the reason why there is none.
@@ -92,10 +112,17 @@ fn a_chat_shows_tokens_tree_and_chart() {
     // Every token is one element, but the end of the turn, which has no text.
     let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
     assert_eq!(count(&mut browser, ".assistant .token"), tokens - 1);
-    assert_eq!(count(&mut browser, ".assistant .token.plain"), 1, "the first");
+    assert_eq!(
+        count(&mut browser, ".assistant .token.plain"),
+        1,
+        "the first"
+    );
     let drafts = count(&mut browser, ".assistant .token.draft");
     let bonus = count(&mut browser, ".assistant .token.bonus");
-    assert!(drafts > bonus && bonus > 0, "{drafts} drafts, {bonus} bonus");
+    assert!(
+        drafts > bonus && bonus > 0,
+        "{drafts} drafts, {bonus} bonus"
+    );
     let shown = |browser: &mut Browser, id: &str| -> u64 {
         let text = format!("Number(document.getElementById('{id}').textContent)");
         browser.evaluate(&text).as_u64().unwrap()
@@ -105,7 +132,10 @@ fn a_chat_shows_tokens_tree_and_chart() {
     assert!(0 < steps && steps < tokens / 2, "{steps} steps");
     assert_eq!(count(&mut browser, "#chart .speed"), 1);
     let bars = count(&mut browser, "#chart .point");
-    assert!(steps <= bars && bars <= 2 * steps, "{bars} bars of {steps} steps");
+    assert!(
+        steps <= bars && bars <= 2 * steps,
+        "{bars} bars of {steps} steps"
+    );
     // A step in the middle drafts without a limit.
     let middle = "(() => { const which = document.getElementById('which'); which.value = 2; \
         which.dispatchEvent(new Event('input')); return true })()";

@@ -47,7 +47,10 @@ impl Browser {
             .arg(program)
             .args(["--headless", "--remote-debugging-pipe", "--no-sandbox"])
             .args(["--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update"])
+            .args([
+                "--disable-background-networking",
+                "--disable-component-update",
+            ])
             .arg(format!("--window-size={width},{height}"))
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")

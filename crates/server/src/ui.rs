@@ -81,7 +81,13 @@ mod tests {
         for (open, close, count) in [("<style>", "</style>", 1), ("<script>", "</script>", 1)] {
             assert_eq!(html.matches(open).count(), count);
             assert_eq!(html.matches(close).count(), count);
-            let inner = html.split(open).nth(1).unwrap().split(close).next().unwrap();
+            let inner = html
+                .split(open)
+                .nth(1)
+                .unwrap()
+                .split(close)
+                .next()
+                .unwrap();
             assert!(PAGE.policy.contains(&source(inner)), "{open}");
         }
         assert!(!html.contains("/*style*/") && !html.contains("/*script*/"));

@@ -44,6 +44,6 @@ function drawChart(parent, all) {
   const points = rates.map((rate, index) => `${(x(index) + wide / 2).toFixed(1)},${y(rate / rateMax).toFixed(1)}`);
   svg("polyline", { class: "speed", points: points.join(" ") }, root);
   svg("text", { class: "axis", x: left, y: height - 5 }, root, `step ${all.length - steps.length + 1}`);
-  svg("text", { class: "axis", x: width - right, y: height - 5, "text-anchor": "end" }, root, `step ${all.length}`);
+  svg("text", { class: "axis", x: Math.max(x(steps.length), left + 100), y: height - 5, "text-anchor": "end" }, root, `step ${all.length}`);
   parent.replaceChildren(root);
 }

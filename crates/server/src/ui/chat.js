@@ -147,8 +147,17 @@ function number(id) {
   return value === "" ? undefined : Number(value);
 }
 
+function tools() {
+  const text = $("tools").value.trim();
+  try {
+    return text ? JSON.parse(text) : undefined;
+  } catch (error) {
+    throw new Error(`The tools are no JSON: ${error.message}`);
+  }
+}
+
 function body() {
-  const system = $("system").value.trim(), tools = $("tools").value.trim(), thinking = $("thinking").value;
+  const system = $("system").value.trim(), thinking = $("thinking").value;
   return {
     model: view.model,
     messages: [...(system ? [{ role: "system", content: system }] : []), ...view.messages],
@@ -158,7 +167,7 @@ function body() {
     temperature: number("temperature"),
     max_tokens: number("max_tokens"),
     enable_thinking: thinking ? thinking === "true" : undefined,
-    tools: tools ? JSON.parse(tools) : undefined,
+    tools: tools(),
   };
 }
 

@@ -1,6 +1,6 @@
 
 const SVG = "http://www.w3.org/2000/svg";
-const COLUMN = 92, ROW = 26, LETTERS = 9;
+const COLUMN = 80, ROW = 26, LETTERS = 9;
 
 function svg(name, attributes, parent, text) {
   const element = document.createElementNS(SVG, name);
