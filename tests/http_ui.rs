@@ -145,8 +145,8 @@ fn a_chat_shows_tokens_tree_and_chart() {
     assert!((16..=17).contains(&nodes), "{nodes} nodes");
     assert!(kept > 0 && count(&mut browser, "#tree .edge.kept") == kept);
     browser.evaluate("document.getElementById('conversation').scrollTop = 0");
-    let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/playground.txt");
-    std::fs::write(folder, browser.screenshot()).unwrap();
+    let picture = concat!(env!("CARGO_TARGET_TMPDIR"), "/playground.png");
+    std::fs::write(picture, browser.screenshot()).unwrap();
     quiet(&browser);
 }
 

@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -174,10 +176,10 @@ impl Browser {
         }
     }
 
-    /// A PNG of what is to be seen, in base64.
-    pub fn screenshot(&mut self) -> String {
+    /// A PNG of what is to be seen.
+    pub fn screenshot(&mut self) -> Vec<u8> {
         let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
-        answer["data"].as_str().unwrap().to_owned()
+        STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 }
 

@@ -90,7 +90,13 @@ pub(crate) fn whole(
 ) -> Value {
     let vocabulary = &app.files.vocabulary;
     let mut choices = Vec::with_capacity(answers.len());
-    for (index, Answer { deltas, outcome }) in answers.iter().enumerate() {
+    for (
+        index,
+        Answer {
+            deltas, outcome, ..
+        },
+    ) in answers.iter().enumerate()
+    {
         let mut columns = Columns::default();
         let mut text = String::new();
         if let Some(echo) = style.echo(index) {
