@@ -1,6 +1,6 @@
 
 const SVG = "http://www.w3.org/2000/svg";
-const COLUMN = 80, ROW = 26, LETTERS = 9;
+const COLUMN = 69, ROW = 28, BOX = { width: 64, height: 20 }, LETTERS = 9;
 
 function svg(name, attributes, parent, text) {
   const element = document.createElementNS(SVG, name);
@@ -16,7 +16,7 @@ function label(text) {
   return seen.length > LETTERS ? seen.slice(0, LETTERS - 1).join("") + "…" : seen.join("");
 }
 
-/** Nodes with places: columns by depth; every leaf has a line of its own, parents stand beside their likeliest child. */
+/** Nodes with places: lines by depth; every leaf has a column of its own, parents stand above their likeliest child. */
 function layout(step) {
   const nodes = step.nodes.map((node) => ({ ...node, children: [], kind: "" }));
   const kept = new Set(step.path);
@@ -31,15 +31,15 @@ function layout(step) {
     end.children.push(bonus);
     nodes.push(bonus);
   }
-  let lines = 0;
+  let columns = 0;
   const place = (node) => {
     node.children.sort((a, b) => (b.logprob ?? -1e9) - (a.logprob ?? -1e9));
     node.children.forEach(place);
-    node.y = node.children.length ? node.children[0].y : ROW * lines++;
-    node.x = COLUMN * node.depth;
+    node.x = node.children.length ? node.children[0].x : COLUMN * columns++;
+    node.y = ROW * node.depth;
   };
   place(nodes[0]);
-  return { nodes, lines, columns: 1 + Math.max(...nodes.map((node) => node.depth)) };
+  return { nodes, columns, lines: 1 + Math.max(...nodes.map((node) => node.depth)) };
 }
 
 function describe(step) {
@@ -55,17 +55,17 @@ function drawTree(parent, step) {
   for (const node of nodes) {
     if (node.parent === null) continue;
     const from = nodes[node.parent];
-    const [x0, y0, x1, y1] = [from.x + COLUMN - 16, from.y + ROW / 2, node.x, node.y + ROW / 2];
+    const [x0, y0, x1, y1] = [from.x + BOX.width / 2, from.y + BOX.height + 1, node.x + BOX.width / 2, node.y + 1];
     const kind = { kept: "kept", bonus: "extra" }[node.kind] ?? "";
-    svg("path", { class: `edge ${kind}`, d: `M${x0} ${y0}C${x0 + 9} ${y0} ${x1 - 9} ${y1} ${x1} ${y1}` }, root);
+    svg("path", { class: `edge ${kind}`, d: `M${x0} ${y0}C${x0} ${y1} ${x1} ${y0} ${x1} ${y1}` }, root);
   }
   for (const node of nodes) {
     const group = svg("g", { class: `node ${node.kind}`, transform: `translate(${node.x} ${node.y})` }, root);
     group.style.setProperty("--depth", node.depth);
     const drafter = node.logprob === null ? "" : `\ndrafter ${percent(node.logprob)}, rank ${node.rank}`;
     svg("title", {}, group, `${JSON.stringify(node.text)}, token ${node.id}, depth ${node.depth}${drafter}`);
-    svg("rect", { x: 1, y: 3, width: COLUMN - 17, height: ROW - 6, rx: 6 }, group);
-    svg("text", { x: (COLUMN - 15) / 2, y: ROW / 2 + 4, "text-anchor": "middle" }, group, label(node.text));
+    svg("rect", { x: 1, y: 1, width: BOX.width - 2, height: BOX.height, rx: 6 }, group);
+    svg("text", { x: BOX.width / 2, y: BOX.height / 2 + 5, "text-anchor": "middle" }, group, label(node.text));
   }
   parent.replaceChildren(root);
 }
