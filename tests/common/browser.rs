@@ -148,9 +148,8 @@ impl Browser {
     pub fn until(&mut self, expression: &str) {
         let end = Instant::now() + LIMIT;
         while self.evaluate(expression) != true {
-            let text = || "document.body.innerText";
             if Instant::now() > end {
-                let page = self.evaluate(text());
+                let page = self.evaluate("document.body.innerText");
                 panic!("{expression} stays false on {page}\n{:?}", self.complaints);
             }
             std::thread::sleep(Duration::from_millis(20));
