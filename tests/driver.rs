@@ -42,6 +42,17 @@ fn stand_in() -> Option<TempDir> {
 
 /// Generates four tokens on a device with this driver.
 fn generate(model: &str, device: &str, driver: Option<&TempDir>, answers: &[(&str, &str)]) -> Run {
+    generate_with(model, device, &[], driver, answers)
+}
+
+/// The same with more flags.
+fn generate_with(
+    model: &str,
+    device: &str,
+    flags: &[&str],
+    driver: Option<&TempDir>,
+    answers: &[(&str, &str)],
+) -> Run {
     let mut command = command(&[
         "generate",
         "--prompt-ids",
@@ -53,6 +64,7 @@ fn generate(model: &str, device: &str, driver: Option<&TempDir>, answers: &[(&st
         "--device",
         device,
     ]);
+    command.args(flags);
     if let Some(driver) = driver {
         command.env("LD_LIBRARY_PATH", driver.path());
     }
@@ -116,6 +128,25 @@ fn a_gpu_with_too_little_memory_is_refused_with_its_numbers() {
             "smaller: ",
         ],
     );
+}
+
+#[test]
+fn a_share_that_is_too_small_is_refused_though_memory_is_free() {
+    let Some(driver) = stand_in() else { return };
+    let flags = ["--mem-fraction-static", "0.01"];
+    let run = generate_with(
+        BUNDLED,
+        "cuda",
+        &flags,
+        Some(&driver),
+        &[("STAND_IN_MIB", "1000")],
+    );
+    let parts = [
+        "1000 of 1000 MiB are free, 10 MiB of which may be taken",
+        "target weights",
+        "--mem-fraction-static",
+    ];
+    run.refused(DEVICE, &parts);
 }
 
 #[test]

@@ -47,6 +47,7 @@ fn honoured() -> Vec<(&'static str, Value, Value)> {
         ("continue_final_message", json!(false), json!("no")),
         ("add_generation_prompt", json!(false), json!(0)),
         ("return_spec_tokens_details", json!(true), json!("x")),
+        ("return_step_trace", json!(true), json!(1)),
         ("return_meta_info", json!(false), json!("x")),
         ("spec_decode", json!(false), json!("off")),
         ("speculative", json!(false), json!("off")),
@@ -86,7 +87,7 @@ fn hints_are_taken_and_counted() {
     let hints = json!({"safety_identifier": "s", "metadata": {"a": "b"}, "store": true,
         "service_tier": "flex", "prompt_cache_key": "k", "prompt_cache_options": {},
         "prompt_cache_retention": "24h", "verbosity": "low", "moderation": {},
-        "prediction": {"type": "content", "content": "x"}, "extra_body": {}, "priority": 1});
+        "prediction": {"type": "content", "content": "x"}, "extra_body": {}});
     let body = with(with(chat("Hi"), json!({"max_tokens": 1})), hints.clone());
     let answer = server.post(CHAT, &body).ok();
     assert_eq!(answer["service_tier"], "default");

@@ -178,6 +178,7 @@ pub fn request(
     max_tokens: usize,
 ) -> Request {
     Request {
+        priority: 0,
         prompt: prompt.to_vec(),
         sampling,
         max_tokens,
@@ -188,6 +189,7 @@ pub fn request(
         trace: false,
         speculative: true,
         shape: None,
+        constraint: None,
     }
 }
 

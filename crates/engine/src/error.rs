@@ -13,7 +13,7 @@ pub enum EngineError {
     #[error("{0}")]
     Config(String),
     /// The device has less free memory than the plan needs.
-    #[error("{}", shortage(device, plan, *memory))]
+    #[error("{}", shortage(device, plan, *memory, *room))]
     Memory {
         /// Its name.
         device: String,
@@ -21,6 +21,8 @@ pub enum EngineError {
         plan: MemoryPlan,
         /// What there is.
         memory: DeviceMemory,
+        /// Bytes of it that may be taken.
+        room: u64,
     },
     /// The engine thread has ended.
     #[error("the engine has stopped: {0}")]
@@ -28,7 +30,7 @@ pub enum EngineError {
 }
 
 /// The plan line by line.
-fn shortage(device: &str, plan: &MemoryPlan, memory: DeviceMemory) -> String {
+fn shortage(device: &str, plan: &MemoryPlan, memory: DeviceMemory, room: u64) -> String {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let mut text = format!(
         "the memory plan does not fit {device}: it needs {:.0} MiB, {:.0} of {:.0} MiB are free",
@@ -36,6 +38,10 @@ fn shortage(device: &str, plan: &MemoryPlan, memory: DeviceMemory) -> String {
         mib(memory.free),
         mib(memory.total)
     );
+    if room < memory.free {
+        let room = mib(room);
+        text.push_str(&format!(", {room:.0} MiB of which may be taken"));
+    }
     for line in &plan.lines {
         text.push_str(&format!(
             "\n  {:<20}{:>12.2} MiB",

@@ -5,6 +5,7 @@
 
 mod auto;
 mod bench;
+mod constraint;
 mod error;
 mod handle;
 mod kv_pool;
@@ -28,6 +29,7 @@ pub use bench::{
     LoadedModel, Measured, PrefillTime, SLACK_TOKENS, STEP_ROWS_MAX, StepBench, StepTimes,
     time_steps,
 };
+pub use constraint::{ConstraintState, OutputConstraint};
 pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
@@ -35,9 +37,9 @@ pub use load::{
     Status,
 };
 pub use model::{
-    AcceptanceLaw, CheckReport, CheckpointSource, DraftRank, Dtype, LoadFormat, LoadProgress,
-    MemoryPlan, ModelError, SamplingParams, Shape, StepNode, StepParts, StepTiming, StepTree,
-    TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, Constraint, DraftRank, Dtype, LoadFormat,
+    LoadProgress, MemoryPlan, ModelError, PlanLine, SamplingParams, Shape, StepNode, StepParts,
+    StepTiming, StepTree, TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{

@@ -112,6 +112,9 @@ pub struct ModelInfo {
     pub plan: MemoryPlan,
     /// The device's memory before that; `None` = not known.
     pub memory: Option<DeviceMemory>,
+    /// Bytes of it that the plan may take: what is free, on a GPU less what
+    /// [`EngineConfig::memory_fraction`] leaves to others.
+    pub room: Option<u64>,
     /// In effect.
     pub algorithm: Algorithm,
     /// In effect.
@@ -152,6 +155,8 @@ pub struct Status {
     pub phase: Phase,
     /// Since it is there.
     pub phase_age: Duration,
+    /// The phases before it and how long each took.
+    pub phase_times: Vec<(Phase, Duration)>,
     /// Bytes of weights loaded; while it downloads, bytes downloaded.
     pub bytes_done: u64,
     /// Bytes to load or to download in all; 0 = not known yet.

@@ -3,15 +3,18 @@
 use model::{SamplingParams, Shape, TokenLogprob};
 use ops::{EMIT_MAX, LOGIT_BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX};
 
-use crate::{ModelInfo, StepTrace, SubmitError};
+use crate::{ModelInfo, OutputConstraint, StepTrace, SubmitError};
 
 /// Names a request inside the process; minted by [`crate::EngineHandle::submit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
 /// One sequence to generate.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Request {
+    /// Of those that wait, requests with lower numbers start first, equal ones in the order they
+    /// came. What runs is never stopped for another.
+    pub priority: i64,
     /// Token ids, at least one.
     pub prompt: Vec<u32>,
     /// Sampling options.
@@ -34,6 +37,8 @@ pub struct Request {
     /// Drafts in this shape instead of the engine's choice; for benchmarks. Near the end of the
     /// context, and in large batches, it is lowered like any other.
     pub shape: Option<Shape>,
+    /// What the output must obey; `None`: nothing. It stands before the first output token.
+    pub constraint: Option<Box<dyn OutputConstraint>>,
 }
 
 /// What one step did to the requests it touched.
@@ -43,6 +48,8 @@ pub struct StepOutput {
     pub updates: Vec<RequestUpdate>,
     /// Parts of the step; `None` for prefills.
     pub timing: Option<model::StepTiming>,
+    /// Milliseconds that constraints took; `None` where no sequence had one.
+    pub mask_ms: Option<f64>,
 }
 
 /// News of one request.
@@ -121,7 +128,7 @@ impl Finish {
 /// Why a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop id, which is the last token.
+    /// A stop id, which is the last token, or the end of what the constraint allows.
     Stop,
     /// `max_tokens` or the context.
     Length,
@@ -129,6 +136,8 @@ pub enum FinishReason {
     Finished,
     /// Ended by [`crate::EngineHandle::abort`].
     Aborted,
+    /// Ended by [`crate::EngineHandle::expire`] before it started.
+    Expired,
     /// The engine failed; the text says why.
     Error(String),
 }

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::auto::PhiAverage;
+use crate::constraint::{Checked, Guarded};
 use crate::kv_pool::BlockTable;
 use crate::state_pool::StateSlot;
 use crate::{Finish, FinishReason, Request, RequestId, RequestStats, StepRecord};
-use model::StepSequence;
+use model::{Emitted, StepSequence};
 
 /// A running sequence.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Sequence {
     pub(crate) tokens_max: usize,
     /// Acceptance predicted for it.
     pub(crate) phi: PhiAverage,
+    /// The request's, behind the emitted tokens; `None`: every token may follow.
+    pub(crate) constraint: Option<Guarded>,
     prefilled: usize,
     emitted: usize,
     steps: Vec<StepRecord>,
@@ -37,13 +40,14 @@ impl Sequence {
     /// A sequence before its first chunk.
     pub(crate) fn new(
         id: RequestId,
-        request: Request,
+        mut request: Request,
         tokens_max: usize,
         slot: StateSlot,
         pages: BlockTable,
         submitted: Instant,
     ) -> Self {
         Sequence {
+            constraint: request.constraint.take().map(Guarded::new),
             id,
             request,
             slot,
@@ -98,6 +102,18 @@ impl Sequence {
         self.prefilled += tokens;
     }
 
+    /// Drops the new tokens that the constraint does not let count, and says whether it ends the
+    /// request there.
+    pub(crate) fn constrain(&mut self, tokens: &mut Vec<Emitted>) -> Option<FinishReason> {
+        let constraint = self.constraint.as_mut()?;
+        let Checked { kept, end } = constraint.check(tokens.iter().map(|token| token.id));
+        tokens.truncate(kept);
+        if constraint.is_released() {
+            self.constraint = None;
+        }
+        end
+    }
+
     /// `count` tokens were emitted.
     pub(crate) fn emit(&mut self, count: usize, now: Instant) {
         self.emitted += count;
@@ -149,6 +165,7 @@ mod tests {
 
     fn sequence(prompt: usize, tokens_max: usize) -> Sequence {
         let request = Request {
+            priority: 0,
             prompt: vec![1; prompt],
             sampling: SamplingParams::default(),
             max_tokens: tokens_max,
@@ -159,6 +176,7 @@ mod tests {
             trace: false,
             speculative: true,
             shape: None,
+            constraint: None,
         };
         let slot = StatePool::new(1).reserve().expect("a slot is free");
         let pages = KvPool::new(8)

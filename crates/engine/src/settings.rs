@@ -55,11 +55,14 @@ pub(crate) fn resolve<B: Backend>(
     speculation.topk = speculation.topk.min(spec.vocab_used);
     let mut settings = settings::<B>(spec, config, target, &speculation)?;
     let memory = backend.memory().map_err(ModelError::Ops)?;
-    let room = memory.filter(|_| B::OWN_MEMORY);
+    let room = memory.map(|memory| match B::OWN_MEMORY {
+        true => share(memory, config.memory_fraction),
+        false => memory.free,
+    });
     let per_page = |runner: &RunnerConfig| page_bytes(backend, target, drafter, runner);
     let context_max = target.context_max.min(B::CONTEXT_MAX);
     settings.size_pool(config, context_max, |runner| {
-        Some(pages_in(room?, config.memory_fraction, per_page(runner)))
+        Some(pages_in(room.filter(|_| B::OWN_MEMORY)?, per_page(runner)))
     })?;
     let runner = &settings.runner;
     let info = ModelInfo {
@@ -72,6 +75,7 @@ pub(crate) fn resolve<B: Backend>(
         device: backend.name(),
         plan: MemoryPlan::of(backend, target, drafter, runner),
         memory,
+        room,
         algorithm: config.algorithm,
         budget: speculation.budget,
         topk: speculation.topk,
@@ -310,10 +314,15 @@ fn page_bytes<B: Backend>(
     }
 }
 
-/// Pages that fit into this share of the memory, less what others have taken of it.
-fn pages_in(memory: DeviceMemory, fraction: f64, bytes: PlanBytes) -> usize {
+/// Bytes that may be taken of a device's memory: this share, less what others have of it.
+fn share(memory: DeviceMemory, fraction: f64) -> u64 {
     let kept = (memory.total as f64 * (1.0 - fraction)) as u64;
-    let left = memory.free.saturating_sub(kept).saturating_sub(bytes.fixed);
+    memory.free.saturating_sub(kept)
+}
+
+/// Pages that fit into so many bytes.
+fn pages_in(room: u64, bytes: PlanBytes) -> usize {
+    let left = room.saturating_sub(bytes.fixed);
     usize::try_from(left / bytes.page.max(1)).unwrap_or(usize::MAX)
 }
 

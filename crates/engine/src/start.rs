@@ -294,19 +294,19 @@ impl Place {
 }
 
 impl ModelInfo {
-    /// Whether the plan fits what was free.
+    /// Whether the plan fits what it may take.
     pub fn fits(&self) -> bool {
-        self.memory
-            .is_none_or(|memory| self.plan.total_bytes() <= memory.free)
+        self.room.is_none_or(|room| self.plan.total_bytes() <= room)
     }
 
     pub(crate) fn check_fit(&self) -> Result<(), EngineError> {
-        match self.memory.filter(|_| !self.fits()) {
+        match self.memory.zip(self.room).filter(|_| !self.fits()) {
             None => Ok(()),
-            Some(memory) => Err(EngineError::Memory {
+            Some((memory, room)) => Err(EngineError::Memory {
                 device: self.device.clone(),
                 plan: self.plan.clone(),
                 memory,
+                room,
             }),
         }
     }

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use model::{
 };
 
 use crate::auto::Auto;
+use crate::constraint::Borrowed;
 use crate::handle::Command;
 use crate::kv_pool::KvPool;
 use crate::scheduler::{ChunkPlan, Scheduler, SchedulerLimits, Waiting, Work};
@@ -60,6 +60,7 @@ pub(crate) fn run<R: StepRunner>(
         commands,
         outputs,
         updates: Vec::new(),
+        mask_ms: None,
         draining: false,
     };
     step_loop.shared.beat();
@@ -142,6 +143,8 @@ struct StepLoop<R> {
     outputs: Sender<StepOutput>,
     /// News that were not sent yet.
     updates: Vec<RequestUpdate>,
+    /// Time in the constraints of the last call.
+    mask_ms: Option<f64>,
     draining: bool,
 }
 
@@ -190,11 +193,12 @@ impl<R: StepRunner> StepLoop<R> {
                 id,
                 request,
                 submitted,
-            } => self.scheduler.waiting.push_back(Waiting {
+            } => self.scheduler.queue(Waiting {
                 id,
-                request,
+                request: *request,
                 submitted,
             }),
+            Command::Expire(ids) => self.expire(&ids),
             Command::Abort(id) => self.end(id, FinishReason::Aborted, usize::MAX),
             Command::Finish(id, kept) => self.end(id, FinishReason::Finished, kept),
             Command::Drain => self.draining = true,
@@ -214,18 +218,31 @@ impl<R: StepRunner> StepLoop<R> {
         }
     }
 
+    /// Ends requests that have waited for too long, unless one of them is beyond that.
+    fn expire(&mut self, ids: &[RequestId]) {
+        if ids.iter().all(|&id| self.scheduler.is_waiting(id)) {
+            for &id in ids {
+                self.end(id, FinishReason::Expired, usize::MAX);
+            }
+        }
+    }
+
     fn end_running(&mut self, index: usize, reason: FinishReason, kept: usize) {
         let sequence = &self.scheduler.running[index];
         let (id, emitted) = (sequence.id, sequence.emitted());
         let finish = sequence.finish(reason, kept);
         let dropped = (emitted - finish.completion_tokens) as u64;
         self.update(id).finish = Some(finish);
-        self.shared.counters().stats.generated_tokens -= dropped;
+        {
+            let mut counters = self.shared.counters();
+            counters.stats.generated_tokens -= dropped;
+            counters.stats.ended += 1;
+        }
         self.scheduler.release(index);
     }
 
     fn end_waiting(&mut self, waiting: &Waiting, reason: FinishReason) {
-        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.shared.uncount_waiting(waiting.request.prompt.len());
         self.update(waiting.id).finish = Some(Finish {
             reason,
             prompt_tokens: waiting.request.prompt.len(),
@@ -292,8 +309,12 @@ impl<R: StepRunner> StepLoop<R> {
         if self.updates.is_empty() && timing.is_none() {
             return;
         }
-        let updates = std::mem::take(&mut self.updates);
-        if self.outputs.send(StepOutput { updates, timing }).is_err() {
+        let output = StepOutput {
+            updates: std::mem::take(&mut self.updates),
+            timing,
+            mask_ms: self.mask_ms.take(),
+        };
+        if self.outputs.send(output).is_err() {
             self.shared.enter(Phase::Draining);
             self.draining = true;
             self.end_taken(&FinishReason::Aborted);
@@ -316,7 +337,7 @@ impl<R: StepRunner> StepLoop<R> {
                 // The queue's limit depends on the slots that are free: both change at once.
                 let mut counters = self.shared.counters();
                 counters.stats.running += 1;
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.shared.uncount_waiting(sequence.request.prompt.len());
             }
             let request = &sequence.request;
             self.runner.start(&SequenceStart {
@@ -350,6 +371,8 @@ impl<R: StepRunner> StepLoop<R> {
         for plan in plans {
             self.scheduler.running[plan.index].begin_chunk(began);
         }
+        let indices: Vec<usize> = plans.iter().map(|plan| plan.index).collect();
+        let mut constraints = Borrowed::take(&mut self.scheduler.running, &indices);
         let running = &self.scheduler.running;
         let chunks: Vec<Chunk<'_>> = plans
             .iter()
@@ -367,11 +390,15 @@ impl<R: StepRunner> StepLoop<R> {
                 }
             })
             .collect();
-        let outputs = self.runner.prefill(&chunks)?;
+        let outputs = self
+            .runner
+            .prefill_constrained(&chunks, &mut constraints.list())?;
+        self.mask_ms = constraints.put_back(&mut self.scheduler.running, &indices);
         assert_eq!(outputs.len(), plans.len(), "one output per chunk");
         let mut ended = Vec::new();
         for (plan, output) in plans.iter().zip(outputs) {
-            self.shared.counters().stats.prompt_tokens += plan.range.len() as u64;
+            let now_ms = self.shared.now_ms();
+            self.shared.counters().prefill(plan.range.len(), now_ms);
             let sequence = &mut self.scheduler.running[plan.index];
             sequence.end_chunk(plan.range.len());
             let id = sequence.id;
@@ -386,7 +413,10 @@ impl<R: StepRunner> StepLoop<R> {
                 ended.push((plan.index, FinishReason::Length));
             } else if done {
                 let first = output.first.expect("a prompt's end yields the first token");
-                self.emit(plan.index, vec![first], output.ended, &mut ended);
+                let mut tokens = vec![first];
+                let end = self.scheduler.running[plan.index].constrain(&mut tokens);
+                let end = end.or(output.ended.map(finish_reason));
+                self.emit(plan.index, tokens, end, &mut ended);
             }
         }
         self.finish_step(ended, None);
@@ -403,7 +433,11 @@ impl<R: StepRunner> StepLoop<R> {
                 shape,
             })
             .collect();
-        let output = self.runner.step(&steps)?;
+        let mut constraints = Borrowed::take(&mut self.scheduler.running, indices);
+        let output = self
+            .runner
+            .step_constrained(&steps, &mut constraints.list())?;
+        self.mask_ms = constraints.put_back(&mut self.scheduler.running, indices);
         assert_eq!(
             output.sequences.len(),
             steps.len(),
@@ -412,7 +446,7 @@ impl<R: StepRunner> StepLoop<R> {
         let trees = self.step_trees(indices, &steps, &output.sequences)?;
         let results = output.sequences.into_iter().zip(trees);
         let mut ended = Vec::new();
-        for ((&index, step), (result, tree)) in indices.iter().zip(&steps).zip(results) {
+        for ((&index, step), (mut result, tree)) in indices.iter().zip(&steps).zip(results) {
             assert_eq!(
                 result.slot, step.slot,
                 "outputs in the order of the sequences"
@@ -422,23 +456,26 @@ impl<R: StepRunner> StepLoop<R> {
                 continue;
             }
             let sequence = &mut self.scheduler.running[index];
+            let end = sequence.constrain(&mut result.tokens);
+            let end = end.or(result.ended.map(finish_reason));
+            result.accepted = result.accepted.min(result.tokens.len());
             sequence.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.
             if let (Some(auto), Some(prediction), None, None) = (
                 &mut self.auto,
                 &result.prediction,
-                result.ended,
+                &end,
                 sequence.request.shape,
             ) {
                 auto.observe(&mut sequence.phi, step.shape, result.accepted, prediction);
             }
             self.shared.counters().count_step(step.shape, &result);
-            if let Some(tree) = tree {
+            if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
                 let (shape, ms) = (step.shape, output.timing.total_ms);
                 let id = sequence.id;
                 self.update(id).trace = Some(StepTrace::new(shape, tree, &result.tokens, ms));
             }
-            self.emit(index, result.tokens, result.ended, &mut ended);
+            self.emit(index, result.tokens, end, &mut ended);
         }
         self.finish_step(ended, Some(output.timing));
         Ok(())
@@ -462,26 +499,24 @@ impl<R: StepRunner> StepLoop<R> {
         &mut self,
         index: usize,
         tokens: Vec<Emitted>,
-        cut: Option<CutReason>,
+        end: Option<FinishReason>,
         ended: &mut Vec<(usize, FinishReason)>,
     ) {
+        if let (true, Some(FinishReason::Error(_))) = (tokens.is_empty(), &end) {
+            ended.extend(end.map(|reason| (index, reason)));
+            return;
+        }
         let sequence = &mut self.scheduler.running[index];
         let (count, left) = (tokens.len(), sequence.tokens_left());
         assert!(
-            (1..=left).contains(&count) && (count < left || cut.is_some()),
-            "{count} tokens with cut {cut:?} where {left} were left"
+            (1..=left).contains(&count) && (count < left || end.is_some()),
+            "{count} tokens with end {end:?} where {left} were left"
         );
         sequence.emit(count, Instant::now());
         let id = sequence.id;
         self.shared.counters().emit(count, self.shared.now_ms());
         self.push_tokens(id, tokens);
-        if let Some(cut) = cut {
-            let reason = match cut {
-                CutReason::Stop => FinishReason::Stop,
-                CutReason::Tokens | CutReason::Context => FinishReason::Length,
-            };
-            ended.push((index, reason));
-        }
+        ended.extend(end.map(|reason| (index, reason)));
     }
 
     /// Ends what ended (indices ascend, so from the back) and sends the step's message.
@@ -525,5 +560,12 @@ impl<R: StepRunner> StepLoop<R> {
             .collect();
         shape::fit(&mut shapes, STEP_ROWS_MAX);
         shapes
+    }
+}
+
+fn finish_reason(cut: CutReason) -> FinishReason {
+    match cut {
+        CutReason::Stop => FinishReason::Stop,
+        CutReason::Tokens | CutReason::Context => FinishReason::Length,
     }
 }

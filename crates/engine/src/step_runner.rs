@@ -1,8 +1,8 @@
 //! What the step loop needs of a model, so that it can be tested without one.
 
 use model::{
-    Chunk, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart, SequenceStep, StepKey,
-    StepOutput, StepSequence, StepTree,
+    Chunk, Constraint, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart,
+    SequenceStep, StepKey, StepOutput, StepSequence, StepTree,
 };
 use ops::Backend;
 
@@ -16,6 +16,18 @@ pub(crate) trait StepRunner {
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError>;
     /// [`Runner::step`].
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError>;
+    /// [`Runner::prefill_constrained`].
+    fn prefill_constrained(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<Vec<PrefillOutput>, ModelError>;
+    /// [`Runner::step_constrained`].
+    fn step_constrained(
+        &mut self,
+        sequences: &[SequenceStep],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<StepOutput, ModelError>;
     /// [`Runner::step_trees`].
     fn step_trees(
         &self,
@@ -42,6 +54,22 @@ impl<B: Backend> StepRunner for Runner<B> {
 
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
         Runner::step(self, sequences)
+    }
+
+    fn prefill_constrained(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<Vec<PrefillOutput>, ModelError> {
+        Runner::prefill_constrained(self, chunks, constraints)
+    }
+
+    fn step_constrained(
+        &mut self,
+        sequences: &[SequenceStep],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<StepOutput, ModelError> {
+        Runner::step_constrained(self, sequences, constraints)
     }
 
     fn step_trees(

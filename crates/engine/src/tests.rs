@@ -1,9 +1,12 @@
 //! The engine as its users see it: over a stub model that checks every call it gets, and over the
 //! random pair of the fixtures.
 
+mod constrained_pair;
+mod constraints;
 mod failures;
 mod fixture_pair;
 mod harness;
+mod queue;
 mod requests;
 mod schedules;
 mod stub_runner;

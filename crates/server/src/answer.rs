@@ -1,17 +1,22 @@
 //! Answers that are sent as one piece, and the options of those that are not.
 
+use axum::Json;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use engine::{StepTrace, TokenLogprob};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::event_stream::too_slow;
 use crate::fields::Fields;
 use crate::generation::Outcome;
+use crate::metrics::Ending;
 use crate::sequence_group::SequenceGroup;
 use crate::step_trace;
 use crate::text_stream::{Delta, Event};
+
+const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
 
 /// `stream` and `stream_options`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +59,8 @@ impl Streaming {
 /// What one sequence came to.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    /// Its tokens.
+    pub(crate) ids: Vec<u32>,
     /// Its text in order.
     pub(crate) deltas: Vec<Delta>,
     /// Its steps in order, if they were asked for.
@@ -117,7 +124,10 @@ pub(crate) async fn collect(app: &App, group: &mut SequenceGroup) -> Result<Vec<
     }
     match timeout(limit, gather(group)).await {
         Ok(answers) => answers,
-        Err(_) => Err(too_slow(group)),
+        Err(_) => {
+            group.give_up(Ending::Abort);
+            Err(ApiError::too_slow())
+        }
     }
 }
 
@@ -129,6 +139,7 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
             parts.resize_with(news.choice + 1, Part::default);
         }
         let part = &mut parts[news.choice];
+        part.ids.extend(news.ids);
         part.deltas.extend(news.deltas);
         part.prompt_logprobs.extend(news.prompt_logprobs);
         part.traces.extend(news.trace);
@@ -143,6 +154,7 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
         let mut traces = part.traces;
         step_trace::trim(&mut traces, outcome.completion_tokens);
         Some(Answer {
+            ids: part.ids,
             deltas: part.deltas,
             traces,
             outcome,
@@ -153,10 +165,21 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
 
 #[derive(Default)]
 struct Part {
+    ids: Vec<u32>,
     deltas: Vec<Delta>,
     prompt_logprobs: Vec<TokenLogprob>,
     traces: Vec<StepTrace>,
     outcome: Option<Outcome>,
+}
+
+/// The response of a group whose sequences have all ended.
+pub(crate) fn respond(body: Value, group: &SequenceGroup) -> Response {
+    let mut response = Json(body).into_response();
+    let ms = u64::try_from(group.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let headers = response.headers_mut();
+    headers.insert(PROCESSING_MS, HeaderValue::from(ms));
+    response.extensions_mut().insert(group.record());
+    response
 }
 
 /// `matched_stop`, and `stop_reason`, which is the same.

@@ -7,7 +7,7 @@ use crate::fields::Fields;
 use crate::metrics::Metrics;
 
 /// Hints without any effect.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "user",
     "safety_identifier",
     "metadata",
@@ -20,13 +20,11 @@ const IGNORED: &[&str] = &[
     "moderation",
     "prediction",
     "extra_body",
-    "priority",
     "cache_salt",
-    "rid",
 ];
 
 /// Fields that cannot be honoured and must not be dropped in silence.
-const REFUSED: &[&str] = &[
+pub(crate) const REFUSED: &[&str] = &[
     "audio",
     "web_search_options",
     "function_call",
@@ -51,7 +49,7 @@ const REFUSED: &[&str] = &[
 ];
 
 /// Fields that mean something here; only strict servers ask.
-const HONOURED: &[&str] = &[
+pub(crate) const HONOURED: &[&str] = &[
     "model",
     "messages",
     "prompt",
@@ -94,14 +92,20 @@ const HONOURED: &[&str] = &[
     "return_spec_tokens_details",
     "return_meta_info",
     "return_step_trace",
+    "rid",
     "spec_decode",
     "speculative",
     "echo",
     "suffix",
     "best_of",
+    "priority",
     "use_beam_search",
     "modalities",
     "functions",
+    "text",
+    "input_ids",
+    "sampling_params",
+    "return_logprob",
 ];
 
 /// Refuses what cannot be honoured, counts what is ignored.
@@ -178,34 +182,7 @@ fn values(fields: &Fields) -> Result<(), ApiError> {
             message,
         ));
     }
-    match fields.object("response_format")? {
-        None => Ok(()),
-        Some(format) => {
-            format.required("type")?;
-            match format.string("type")?.unwrap_or_default() {
-                "text" => Ok(()),
-                kind @ ("json_object" | "json_schema") => {
-                    let message = format!(
-                        "'response_format' of type '{kind}' is not supported: this server has no \
-                         grammar engine. Use type 'text'."
-                    );
-                    Err(ApiError::invalid(
-                        "unsupported_value",
-                        "response_format",
-                        message,
-                    ))
-                }
-                other => {
-                    let message = format!("Invalid value: '{}'.", shorten(other));
-                    Err(ApiError::invalid(
-                        "invalid_value",
-                        format.path("type"),
-                        message,
-                    ))
-                }
-            }
-        }
-    }
+    Ok(())
 }
 
 fn unsupported(name: &str) -> ApiError {
@@ -218,10 +195,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     fn refusal(body: Value, strict: bool) -> Option<(&'static str, String)> {
         let fields = Fields::root(body.as_object().unwrap());
-        let checked = check(&fields, strict, &Metrics::new("m"));
+        let metrics = Metrics::new("m", &MetricsConfig::default());
+        let checked = check(&fields, strict, &metrics);
         checked
             .err()
             .map(|error| (error.code.unwrap(), error.param.unwrap()))
@@ -253,11 +232,6 @@ mod tests {
                 "modalities",
             ),
             (
-                json!({"response_format": {"type": "json_object"}}),
-                "unsupported_value",
-                "response_format",
-            ),
-            (
                 json!({"return_hidden_states": true}),
                 "unsupported_parameter",
                 "return_hidden_states",
@@ -269,9 +243,9 @@ mod tests {
             ),
             (json!({"priority": "high"}), "invalid_type", "priority"),
             (
-                json!({"response_format": {"type": "x"}}),
-                "invalid_value",
-                "response_format.type",
+                json!({"lora_path": "x"}),
+                "unsupported_parameter",
+                "lora_path",
             ),
         ] {
             assert_eq!(

@@ -107,7 +107,7 @@ pub struct Delta {
 /// Which condition ended the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
-    /// The model's own end.
+    /// The model's own end, or that of the form it was held to.
     EndOfTurn,
     /// A token of the request's `stop_token_ids`.
     Token(u32),
@@ -261,6 +261,11 @@ impl TextStream {
         self.tokens.push(start..start + bytes.len(), line);
         self.matched = self.advance(deltas, None);
         self.matched.clone()
+    }
+
+    /// Says that the turn ended behind the last token: what had to be written is complete.
+    pub fn end_turn(&mut self) {
+        self.matched.get_or_insert(Matched::EndOfTurn);
     }
 
     /// Delivers what was held back; nothing follows. Returns the tokens that belong to no delta.

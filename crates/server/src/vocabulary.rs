@@ -14,6 +14,7 @@ pub struct Vocabulary {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     special: Vec<bool>,
+    added: Vec<bool>,
 }
 
 /// A text as ids.
@@ -49,12 +50,14 @@ impl Vocabulary {
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(count);
         let mut special = Vec::with_capacity(count);
+        let mut is_added = Vec::with_capacity(count);
         for index in 0..count {
             let id = u32::try_from(index).map_err(|_| "more than 2^32 tokens".to_owned())?;
             if let Some(token) = tokenizer.id_to_token(id) {
                 append_bytes(&token, &mut bytes);
             }
             ends.push(bytes.len());
+            is_added.push(added.contains_key(&id));
             special.push(added.get(&id).is_some_and(|token| token.special));
         }
         Ok(Vocabulary {
@@ -62,6 +65,7 @@ impl Vocabulary {
             bytes,
             ends,
             special,
+            added: is_added,
         })
     }
 
@@ -118,6 +122,11 @@ impl Vocabulary {
     /// Whether the id is flagged special, so that plain text leaves it out.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether the id is a mark beside the tokenizer's own alphabet: `<|im_end|>`, `<think>`.
+    pub fn is_added(&self, id: u32) -> bool {
+        self.added.get(id as usize).copied().unwrap_or(false)
     }
 
     /// Text of ids, with U+FFFD for bytes that are not UTF-8.
@@ -234,7 +243,8 @@ mod tests {
         assert_eq!(vocabulary.bytes(ids[0]), b"<|im_end|>");
         let ids = vocabulary.encode("<think>").unwrap();
         assert_eq!(ids.len(), 1);
-        assert!(!vocabulary.is_special(ids[0]));
+        assert!(!vocabulary.is_special(ids[0]) && vocabulary.is_added(ids[0]));
+        assert!(!vocabulary.is_added(u32::from(b'a')) && !vocabulary.is_added(u32::MAX));
         assert_eq!(vocabulary.bytes(u32::MAX), b"");
     }
 

@@ -15,12 +15,12 @@ fn a_pool_takes_what_is_left_of_its_share() {
         total: 141 * GIB,
     };
     // 141 * 0.88 = 124.08, less the GiB that others have, less 60.
-    let pages = pages_in(memory, 0.88, bytes(60 * GIB, 5 << 20));
+    let pages = pages_in(share(memory, 0.88), bytes(60 * GIB, 5 << 20));
     let expected = (63.08 * 1024.0 / 5.0) as usize;
     assert!(pages.abs_diff(expected) <= 1, "{pages} {expected}");
-    assert_eq!(pages_in(memory, 1.0, bytes(130 * GIB, GIB)), 10);
+    assert_eq!(pages_in(share(memory, 1.0), bytes(130 * GIB, GIB)), 10);
     for (fraction, fixed) in [(0.88, 124 * GIB), (0.1, 14 * GIB), (1.0, u64::MAX)] {
-        assert_eq!(pages_in(memory, fraction, bytes(fixed, 5 << 20)), 0);
+        assert_eq!(pages_in(share(memory, fraction), bytes(fixed, 5 << 20)), 0);
     }
 }
 

@@ -99,6 +99,7 @@ pub(super) fn requests() -> Vec<Request> {
             ..SamplingParams::default()
         };
         Request {
+            priority: 0,
             prompt: prompt(length, seed),
             sampling: match index % 2 {
                 0 => SamplingParams::default(),
@@ -112,6 +113,7 @@ pub(super) fn requests() -> Vec<Request> {
             trace: false,
             speculative: true,
             shape: None,
+            constraint: None,
         }
     });
     let mut asked: Vec<Request> = asked.collect();
@@ -139,13 +141,13 @@ pub(super) fn requests() -> Vec<Request> {
 
 /// All that a caller is told of a request, without times.
 #[derive(Clone, Debug, PartialEq)]
-struct Answer {
-    tokens: Vec<TokenUpdate>,
+pub(super) struct Answer {
+    pub(super) tokens: Vec<TokenUpdate>,
     prompt_logprobs: Vec<TokenLogprob>,
-    reason: FinishReason,
+    pub(super) reason: FinishReason,
 }
 
-fn answer(harness: &mut Harness, id: RequestId) -> Answer {
+pub(super) fn answer(harness: &mut Harness, id: RequestId) -> Answer {
     let reason = harness.await_end(id).reason;
     let news = &harness.news[&id];
     Answer {
@@ -156,7 +158,7 @@ fn answer(harness: &mut Harness, id: RequestId) -> Answer {
 }
 
 /// Plain decoding, one request after the other.
-static EXPECTED: LazyLock<Vec<Answer>> = LazyLock::new(|| alone(plain()));
+pub(super) static EXPECTED: LazyLock<Vec<Answer>> = LazyLock::new(|| alone(plain()));
 
 /// One after the other, alone.
 fn alone(config: EngineConfig) -> Vec<Answer> {
@@ -203,7 +205,7 @@ fn crowd(config: EngineConfig, seed: u64) -> Vec<Answer> {
     answers
 }
 
-fn assert_expected(answers: &[Answer], what: &str) {
+pub(super) fn assert_expected(answers: &[Answer], what: &str) {
     for (index, (expected, answer)) in EXPECTED.iter().zip(answers).enumerate() {
         assert_eq!(expected, answer, "request {index}, {what}");
     }

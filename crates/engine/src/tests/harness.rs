@@ -91,6 +91,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         device: "stub".into(),
         plan: MemoryPlan::default(),
         memory: None,
+        room: None,
         algorithm: Algorithm::Ddtree,
         budget: Budget::Auto,
         topk: 15,
@@ -193,6 +194,10 @@ impl Harness {
                 finish: None,
             });
             assert!(known.finish.is_none(), "an update after the terminal one");
+            if let Some(trace) = &update.trace {
+                let tokens = update.tokens.iter().map(|token| token.id);
+                assert!(trace.tokens().eq(tokens), "{trace:?}");
+            }
             known.tokens.extend(update.tokens);
             known.prompt_logprobs.extend(update.prompt_logprobs);
             known.finish = update.finish;
@@ -238,6 +243,14 @@ impl Harness {
         let status = self.handle().status();
         assert_eq!((status.phase, status.error), (Phase::Stopped, None));
         self.check_counters();
+    }
+
+    /// The tokens of all requests that ended are the stub's.
+    pub(crate) fn check_free(&self) {
+        for (id, request) in &self.requests {
+            let (all, _) = plain_run(request, self.context);
+            assert!(all.starts_with(&self.tokens(*id)), "tokens of {id:?}");
+        }
     }
 
     /// Every request ended once; what was sent is what the stub alone would have said.
@@ -331,6 +344,7 @@ pub(crate) fn plain_run(request: &Request, context: usize) -> (Vec<u32>, FinishR
 pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
     let token = |i| (super::stub_runner::mix(seed, i as u64) % VOCAB as u64) as u32;
     Request {
+        priority: 0,
         prompt: (0..length).map(token).collect(),
         sampling: SamplingParams {
             seed,
@@ -341,9 +355,10 @@ pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
         stop_ids: Vec::new(),
         logprobs: None,
         prompt_logprobs: None,
-        trace: false,
+        trace: seed.is_multiple_of(2),
         speculative: true,
         shape: None,
+        constraint: None,
     }
 }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
 
 use model::{
-    Chunk, CutReason, Emitted, ModelError, Prediction, PrefillOutput, RunnerConfig, SamplingParams,
-    SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput, StepSequence, StepTiming,
-    StepTree, TokenLogprob,
+    Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, RunnerConfig,
+    SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput,
+    StepSequence, StepTiming, StepTree, TokenLogprob,
 };
-use ops::{DEPTH_MAX, PAGE_TOKENS};
+use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
 use crate::shape::STEP_ROWS_MAX;
 use crate::step_runner::StepRunner;
@@ -145,16 +145,27 @@ impl StubRunner {
         }
     }
 
-    fn next(&self, slot: &Slot) -> (Emitted, Option<CutReason>) {
+    fn next(
+        &self,
+        slot: &Slot,
+        constraint: &mut Option<&mut dyn Constraint>,
+    ) -> (Emitted, Option<CutReason>) {
         let emitted = slot.output.len();
-        let banned = if emitted < slot.tokens_min {
-            &slot.stop_ids[..]
-        } else {
-            &[]
+        let mut banned = match emitted < slot.tokens_min {
+            true => slot.stop_ids.clone(),
+            false => Vec::new(),
         };
         let history = [&slot.prompt[..], &slot.output[..]].concat();
         let vocab = self.config.vocab_used;
-        let id = next_token(&history, slot.sampling.seed, banned, vocab);
+        if let Some(constraint) = constraint {
+            let mut words = vec![0; vocab.div_ceil(32)];
+            constraint.mask(&mut words);
+            banned.extend((0..vocab as u32).filter(|&id| !is_allowed(&words, id)));
+        }
+        let id = match (0..vocab as u32).all(|id| banned.contains(&id)) {
+            true => 0,
+            false => next_token(&history, slot.sampling.seed, &banned, vocab),
+        };
         let logprob = slot
             .logprobs
             .map(|top| fake_logprob(history.len(), id, top));
@@ -170,7 +181,12 @@ impl StubRunner {
         (Emitted { id, logprob }, cut)
     }
 
-    fn step_one(&mut self, index: usize, shape: Shape) -> StepSequence {
+    fn step_one(
+        &mut self,
+        index: usize,
+        shape: Shape,
+        mut constraint: Option<&mut dyn Constraint>,
+    ) -> StepSequence {
         let mut slot = self.slots.remove(&index).expect("the slot was started");
         assert!(!slot.dead, "a step of an ended sequence");
         assert_eq!(
@@ -193,10 +209,16 @@ impl StubRunner {
         let mut tokens = Vec::new();
         let mut ended = None;
         while tokens.len() <= would_accept && ended.is_none() {
-            let (token, cut) = self.next(&slot);
+            let (token, cut) = self.next(&slot, &mut constraint);
+            if let Some(constraint) = &mut constraint {
+                constraint.accept(token.id);
+            }
             slot.output.push(token.id);
             tokens.push(token);
             ended = cut;
+        }
+        if let Some(constraint) = &mut constraint {
+            constraint.rollback(tokens.len());
         }
         slot.dead = ended.is_some();
         self.slots.insert(index, slot);
@@ -214,7 +236,11 @@ impl StubRunner {
         }
     }
 
-    fn chunk(&mut self, chunk: &Chunk<'_>) -> PrefillOutput {
+    fn chunk(
+        &mut self,
+        chunk: &Chunk<'_>,
+        constraint: &mut Option<&mut dyn Constraint>,
+    ) -> PrefillOutput {
         let mut slot = self
             .slots
             .remove(&chunk.slot)
@@ -245,7 +271,7 @@ impl StubRunner {
         let mut first = None;
         let mut ended = None;
         if chunk.last {
-            let (token, cut) = self.next(&slot);
+            let (token, cut) = self.next(&slot, constraint);
             slot.output.push(token.id);
             first = Some(token);
             ended = cut;
@@ -308,6 +334,16 @@ impl StepRunner for StubRunner {
     }
 
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<PrefillOutput>, ModelError> {
+        let mut none: Vec<Option<&mut dyn Constraint>> = chunks.iter().map(|_| None).collect();
+        self.prefill_constrained(chunks, &mut none)
+    }
+
+    fn prefill_constrained(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<Vec<PrefillOutput>, ModelError> {
+        assert_eq!(chunks.len(), constraints.len(), "one entry per chunk");
         self.gate.pass();
         self.calls.1 += 1;
         match self.fault {
@@ -319,10 +355,23 @@ impl StepRunner for StubRunner {
         assert!((1..=self.config.prefill_rows_max).contains(&rows));
         let slots: BTreeSet<usize> = chunks.iter().map(|chunk| chunk.slot).collect();
         assert_eq!(slots.len(), chunks.len(), "a slot twice");
-        Ok(chunks.iter().map(|chunk| self.chunk(chunk)).collect())
+        let pairs = chunks.iter().zip(constraints);
+        Ok(pairs
+            .map(|(chunk, constraint)| self.chunk(chunk, constraint))
+            .collect())
     }
 
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
+        let mut none: Vec<Option<&mut dyn Constraint>> = sequences.iter().map(|_| None).collect();
+        self.step_constrained(sequences, &mut none)
+    }
+
+    fn step_constrained(
+        &mut self,
+        sequences: &[SequenceStep],
+        constraints: &mut [Option<&mut dyn Constraint>],
+    ) -> Result<StepOutput, ModelError> {
+        assert_eq!(sequences.len(), constraints.len(), "one entry per sequence");
         self.gate.pass();
         self.calls.2 += 1;
         match self.fault {
@@ -336,8 +385,14 @@ impl StepRunner for StubRunner {
         assert_eq!(slots.len(), sequences.len(), "a slot twice");
         let shapes = sequences.iter().map(|step| step.shape).collect();
         self.shapes.lock().unwrap().push(shapes);
-        let step = |step: &SequenceStep| self.step_one(step.slot, step.shape);
-        let mut sequences: Vec<_> = sequences.iter().map(step).collect();
+        let mut results = Vec::with_capacity(sequences.len());
+        for (step, constraint) in sequences.iter().zip(constraints) {
+            let constraint = constraint
+                .as_mut()
+                .map(|own| &mut **own as &mut dyn Constraint);
+            results.push(self.step_one(step.slot, step.shape, constraint));
+        }
+        let mut sequences = results;
         if self.fault == Fault::StepNotFinite(self.calls.2) {
             sequences[0].not_finite = Some(not_finite().to_string());
             self.slots

@@ -11,6 +11,7 @@ use crate::chat::tools::ToolOptions;
 use crate::error::{ApiError, shorten};
 use crate::field_rules;
 use crate::fields::{Fields, wrong_type};
+use crate::grammar::Form;
 use crate::ids;
 use crate::messages;
 use crate::model_files::ModelFiles;
@@ -35,10 +36,18 @@ pub(crate) struct ChatRequest {
     pub(crate) streaming: Streaming,
     /// What the answer looks like.
     pub(crate) style: ChatStyle,
+    /// What the model must write, if that is not left to it.
+    pub(crate) form: Option<Form>,
+    /// The client's name for the request.
+    pub(crate) rid: Option<String>,
 }
 
 /// Renders the conversation of a request body: the prompt as text.
-fn prompt(fields: &Fields, files: &ModelFiles, rules: &RequestRules) -> Result<String, ApiError> {
+pub(crate) fn prompt(
+    fields: &Fields,
+    files: &ModelFiles,
+    rules: &RequestRules,
+) -> Result<String, ApiError> {
     let conversation = conversation(fields, rules)?;
     let Some(template) = &files.template else {
         let message = "This model has no chat template; use /v1/completions.";
@@ -77,13 +86,15 @@ impl ChatRequest {
             service_tier: fields.string("service_tier")?.is_some(),
         };
         let tools = ToolOptions::read(&fields)?;
-        tools.refuse_forced()?;
+        let forced = tools.forced();
         let tools = tools.set.map(Arc::new);
         let text = prompt(&fields, &app.files, rules)?;
         let prompt = app.encode(&text, "messages")?;
         let info = app.engine.info();
         let limit = options.limit(prompt.len(), info, rules, "messages")?;
-        let split = match (separate, ends_in_reasoning(&text)) {
+        let in_reasoning = ends_in_reasoning(&text);
+        let form = Form::read(&fields, forced, tools.is_some(), in_reasoning)?;
+        let split = match (separate, in_reasoning) {
             (false, _) => Split::Off,
             (true, true) => Split::StartsInReasoning,
             (true, false) => Split::StartsInContent,
@@ -104,6 +115,8 @@ impl ChatRequest {
             choices: options.choices,
             streaming,
             style,
+            form,
+            rid: fields.text("rid", ids::RID_LENGTH_MAX)?.map(str::to_owned),
         })
     }
 }

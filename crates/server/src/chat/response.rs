@@ -77,6 +77,7 @@ fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value 
         deltas,
         traces,
         outcome,
+        ..
     } = answer;
     let Message {
         content,

@@ -60,19 +60,16 @@ impl ToolOptions {
         })
     }
 
-    /// Refuses calls that must be made: tokens cannot be forced.
-    pub(crate) fn refuse_forced(&self) -> Result<(), ApiError> {
-        match self.choice {
-            ToolChoice::Auto | ToolChoice::None => Ok(()),
-            ToolChoice::Required | ToolChoice::Named(_) => {
-                let message = "A 'tool_choice' that forces a call is not supported; use 'auto', \
-                               'none' or 'allowed_tools' in the mode 'auto'.";
-                Err(ApiError::invalid(
-                    "unsupported_value",
-                    "tool_choice",
-                    message,
-                ))
-            }
+    /// The names of which one must be called; `None` where no call must be made.
+    pub(crate) fn forced(&self) -> Option<Vec<String>> {
+        let set = self.set.as_ref()?;
+        match &self.choice {
+            ToolChoice::Auto | ToolChoice::None => None,
+            ToolChoice::Named(name) => Some(vec![name.clone()]),
+            ToolChoice::Required => Some(match &set.callable {
+                Some(names) => names.clone(),
+                None => set.tools.iter().map(|tool| tool.name.clone()).collect(),
+            }),
         }
     }
 }
@@ -163,7 +160,12 @@ fn choice(fields: &Fields, tools: &[Tool]) -> Result<(ToolChoice, Option<Vec<Str
                     tools,
                 )
             });
-            Ok((mode, Some(names.collect::<Result<_, _>>()?)))
+            let names = names.collect::<Result<Vec<_>, _>>()?;
+            if mode == ToolChoice::Required && names.is_empty() {
+                let message = "'tool_choice' asks for a call, but allows no tool.";
+                return Err(invalid("invalid_value", &allowed.path("tools"), message));
+            }
+            Ok((mode, Some(names)))
         }
         kind => {
             let message = format!(
@@ -255,24 +257,24 @@ mod tests {
             (none.choice, none.set, none.shown),
             (ToolChoice::None, None, vec![])
         );
-        for (choice, expected) in [
-            (json!("required"), ToolChoice::Required),
-            (tool("g"), ToolChoice::Named("g".into())),
+        for (choice, expected, forced) in [
+            (json!("required"), ToolChoice::Required, vec!["f", "g"]),
+            (tool("g"), ToolChoice::Named("g".into()), vec!["g"]),
         ] {
             let options = read(choice);
-            assert_eq!(
-                options.refuse_forced().unwrap_err().code,
-                Some("unsupported_value")
-            );
+            let forced = Some(forced.into_iter().map(str::to_owned).collect());
+            assert_eq!(options.forced(), forced);
             assert_eq!((options.choice, options.shown.len()), (expected, 2));
         }
         let allowed = |mode: &str| {
             read(json!({"type": "allowed_tools",
                 "allowed_tools": {"mode": mode, "tools": [tool("g")]}}))
         };
-        assert_eq!(allowed("required").choice, ToolChoice::Required);
+        let required = allowed("required");
+        assert_eq!(required.choice, ToolChoice::Required);
+        assert_eq!(required.forced(), Some(vec!["g".to_owned()]));
         let allowed = allowed("auto");
-        assert!(allowed.refuse_forced().is_ok());
+        assert_eq!(allowed.forced(), None);
         assert_eq!(allowed.shown.len(), 2, "all are shown");
         let set = allowed.set.unwrap();
         assert_eq!(set.callable, Some(vec!["g".to_owned()]));
@@ -391,6 +393,11 @@ mod tests {
                 allowed(json!({"mode": "all", "tools": []})),
                 INVALID,
                 "tool_choice.allowed_tools.mode",
+            ),
+            (
+                allowed(json!({"mode": "required", "tools": []})),
+                INVALID,
+                "tool_choice.allowed_tools.tools",
             ),
             (
                 allowed(json!({"mode": "auto", "tools": [tool("h")]})),

@@ -79,6 +79,7 @@ fn object(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -
             "lines": lines,
             "total_bytes": info.plan.total_bytes(),
             "free_bytes": info.memory.map(|memory| memory.free),
+            "room_bytes": info.room,
             "fits": info.fits(),
         },
     })
@@ -157,6 +158,9 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
     );
     if let Some(memory) = info.memory {
         let _ = writeln!(text, "{:<20}{:>12.2}", "free", mebibytes(memory.free));
+    }
+    if let Some(room) = info.room {
+        let _ = writeln!(text, "{:<20}{:>12.2}", "may be taken", mebibytes(room));
     }
     text
 }

@@ -21,6 +21,8 @@ pub enum Exit {
     Device = 4,
     /// The drain limit cut off requests.
     DrainCut = 5,
+    /// The engine hung.
+    Watchdog = 6,
 }
 
 impl From<Exit> for ExitCode {
@@ -89,7 +91,8 @@ impl From<FailureCause> for Exit {
 pub const SMALLER: &str = "smaller: --context-length and --max-total-tokens (KV pages), \
                            --max-running-requests (all but weights and workspace), \
                            --chunked-prefill-size (workspace), --speculative-ddtree-budget \
-                           (journal); --speculative-algorithm NONE leaves the drafter out";
+                           (journal); --speculative-algorithm NONE leaves the drafter out; a GPU's \
+                           share is --mem-fraction-static";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {

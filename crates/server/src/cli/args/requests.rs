@@ -1,11 +1,14 @@
 //! What requests may ask for, and what they get without asking.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
+use super::http::seconds;
 use super::speculation::number;
+use crate::grammar::{GrammarBackend, GrammarConfig};
 use crate::sampling::RequestRules;
 
 /// Rules for requests.
@@ -45,9 +48,21 @@ pub struct RequestArgs {
     #[arg(long)]
     pub strict_request_fields: bool,
 
+    /// Who starts first of those that wait
+    #[arg(long, value_enum, default_value = "fcfs")]
+    pub schedule_policy: SchedulePolicy,
+
     /// Let conversations without a user message pass
     #[arg(long)]
     pub lenient_messages: bool,
+
+    /// What holds answers to a JSON schema
+    #[arg(long, value_enum, default_value = "llguidance")]
+    pub grammar_backend: GrammarBackendName,
+
+    /// Seconds for a JSON schema to be compiled; 0 = no limit
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    pub grammar_timeout: Duration,
 }
 
 /// The template flag, which `render` and `generate` have too.
@@ -68,7 +83,36 @@ pub enum SamplingDefaults {
     Openai,
 }
 
+/// Values of `--grammar-backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GrammarBackendName {
+    /// The built-in engine
+    Llguidance,
+    /// Refuse such requests
+    None,
+}
+
+/// Values of `--schedule-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchedulePolicy {
+    /// First come, first served; a request's `priority` is ignored
+    Fcfs,
+    /// The lowest `priority`, an integer that is 0 if a request has none
+    Priority,
+}
+
 impl RequestArgs {
+    /// The server's form of the grammar flags.
+    pub fn grammar(&self) -> GrammarConfig {
+        GrammarConfig {
+            backend: match self.grammar_backend {
+                GrammarBackendName::Llguidance => GrammarBackend::Llguidance,
+                GrammarBackendName::None => GrammarBackend::None,
+            },
+            timeout: self.grammar_timeout,
+        }
+    }
+
     /// The server's form.
     pub fn rules(&self) -> RequestRules {
         RequestRules {
@@ -82,6 +126,7 @@ impl RequestArgs {
                 .default_chat_template_kwargs
                 .clone()
                 .unwrap_or_default(),
+            priority: self.schedule_policy == SchedulePolicy::Priority,
             seed: self.random_seed,
         }
     }
