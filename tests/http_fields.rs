@@ -47,6 +47,7 @@ fn honoured() -> Vec<(&'static str, Value, Value)> {
         ("continue_final_message", json!(false), json!("no")),
         ("add_generation_prompt", json!(false), json!(0)),
         ("return_spec_tokens_details", json!(true), json!("x")),
+        ("return_step_trace", json!(true), json!(1)),
         ("return_meta_info", json!(false), json!("x")),
         ("spec_decode", json!(false), json!("off")),
         ("speculative", json!(false), json!("off")),

@@ -186,6 +186,7 @@ pub fn request(
         stop_ids: stop_ids.to_vec(),
         logprobs: None,
         prompt_logprobs: None,
+        trace: false,
         speculative: true,
         shape: None,
         constraint: None,

@@ -21,6 +21,7 @@ mod state_pool;
 mod stats;
 mod step_loop;
 mod step_runner;
+mod step_trace;
 #[doc(hidden)]
 pub mod stub;
 mod timing_table;
@@ -38,8 +39,9 @@ pub use load::{
     Status,
 };
 pub use model::{
-    AcceptanceLaw, CheckReport, CheckpointSource, Constraint, Dtype, LoadFormat, LoadProgress,
-    MemoryPlan, ModelError, PlanLine, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
+    AcceptanceLaw, CheckReport, CheckpointSource, Constraint, DraftRank, Dtype, LoadFormat,
+    LoadProgress, MemoryPlan, ModelError, PlanLine, SamplingParams, Shape, StepNode, StepParts,
+    StepTiming, StepTree, TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{
@@ -49,6 +51,7 @@ pub use request::{
 pub use shape::name as shape_name;
 pub use start::{CheckOutput, Engine, check};
 pub use stats::{EngineStats, ShapeStats};
+pub use step_trace::StepTrace;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use model::{SamplingParams, Shape, TokenLogprob};
 use ops::{EMIT_MAX, LOGIT_BIAS_MAX, STOP_IDS_MAX, TOP_LOGPROBS_MAX};
 
-use crate::{ModelInfo, OutputConstraint, SubmitError};
+use crate::{ModelInfo, OutputConstraint, StepTrace, SubmitError};
 
 /// Names a request inside the process; minted by [`crate::EngineHandle::submit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +30,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Log-probabilities of the prompt with this many alternatives.
     pub prompt_logprobs: Option<usize>,
+    /// Reports what every step verified.
+    pub trace: bool,
     /// `false` runs this request without drafting.
     pub speculative: bool,
     /// Drafts in this shape instead of the engine's choice; for benchmarks. Near the end of the
@@ -59,6 +61,8 @@ pub struct RequestUpdate {
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// New output tokens in order.
     pub tokens: Vec<TokenUpdate>,
+    /// The step that made the tokens, if asked for; the first token of an output comes from no step.
+    pub trace: Option<StepTrace>,
     /// Present exactly once per request, in its last update.
     pub finish: Option<Finish>,
 }

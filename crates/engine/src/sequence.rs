@@ -173,6 +173,7 @@ mod tests {
             stop_ids: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
+            trace: false,
             speculative: true,
             shape: None,
             constraint: None,

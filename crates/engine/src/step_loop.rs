@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use model::{
     Chunk, CutReason, Emitted, ModelError, PromptLogprobs, SequenceStart, SequenceStep, Shape,
-    StepTiming,
+    StepSequence, StepTiming, StepTree,
 };
 
 use crate::auto::Auto;
@@ -22,7 +22,7 @@ use crate::state_pool::StatePool;
 use crate::step_runner::StepRunner;
 use crate::warm_up::{WarmUp, warm_up};
 use crate::{FailureCause, Finish, FinishReason, Phase, RequestId, RequestStats, RequestUpdate};
-use crate::{StepOutput, TokenUpdate};
+use crate::{StepOutput, StepTrace, TokenUpdate};
 
 /// An idle thread shows that it is alive this often.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
@@ -285,6 +285,7 @@ impl<R: StepRunner> StepLoop<R> {
                 id,
                 prompt_logprobs: Vec::new(),
                 tokens: Vec::new(),
+                trace: None,
                 finish: None,
             });
             self.updates.len() - 1
@@ -442,8 +443,10 @@ impl<R: StepRunner> StepLoop<R> {
             steps.len(),
             "one output per sequence"
         );
+        let trees = self.step_trees(indices, &steps, &output.sequences)?;
+        let results = output.sequences.into_iter().zip(trees);
         let mut ended = Vec::new();
-        for ((&index, step), mut result) in indices.iter().zip(&steps).zip(output.sequences) {
+        for ((&index, step), (mut result, tree)) in indices.iter().zip(&steps).zip(results) {
             assert_eq!(
                 result.slot, step.slot,
                 "outputs in the order of the sequences"
@@ -467,10 +470,28 @@ impl<R: StepRunner> StepLoop<R> {
                 auto.observe(&mut sequence.phi, step.shape, result.accepted, prediction);
             }
             self.shared.counters().count_step(step.shape, &result);
+            if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
+                let (shape, ms) = (step.shape, output.timing.total_ms);
+                let id = sequence.id;
+                self.update(id).trace = Some(StepTrace::new(shape, tree, &result.tokens, ms));
+            }
             self.emit(index, result.tokens, end, &mut ended);
         }
         self.finish_step(ended, Some(output.timing));
         Ok(())
+    }
+
+    /// What the step that just ran verified, where somebody asked.
+    fn step_trees(
+        &self,
+        indices: &[usize],
+        steps: &[SequenceStep],
+        results: &[StepSequence],
+    ) -> Result<Vec<Option<StepTree>>, ModelError> {
+        let running = &self.scheduler.running;
+        let asked = indices.iter().map(|&index| running[index].request.trace);
+        let asked: Vec<bool> = asked.collect();
+        self.runner.step_trees(steps, results, &asked)
     }
 
     /// Books the tokens of a running sequence and notes its end.

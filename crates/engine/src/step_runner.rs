@@ -2,7 +2,7 @@
 
 use model::{
     Chunk, Constraint, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart,
-    SequenceStep, StepKey, StepOutput,
+    SequenceStep, StepKey, StepOutput, StepSequence, StepTree,
 };
 use ops::Backend;
 
@@ -28,6 +28,13 @@ pub(crate) trait StepRunner {
         sequences: &[SequenceStep],
         constraints: &mut [Option<&mut dyn Constraint>],
     ) -> Result<StepOutput, ModelError>;
+    /// [`Runner::step_trees`].
+    fn step_trees(
+        &self,
+        sequences: &[SequenceStep],
+        results: &[StepSequence],
+        asked: &[bool],
+    ) -> Result<Vec<Option<StepTree>>, ModelError>;
     /// [`Runner::record`].
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError>;
 }
@@ -63,6 +70,15 @@ impl<B: Backend> StepRunner for Runner<B> {
         constraints: &mut [Option<&mut dyn Constraint>],
     ) -> Result<StepOutput, ModelError> {
         Runner::step_constrained(self, sequences, constraints)
+    }
+
+    fn step_trees(
+        &self,
+        sequences: &[SequenceStep],
+        results: &[StepSequence],
+        asked: &[bool],
+    ) -> Result<Vec<Option<StepTree>>, ModelError> {
+        Runner::step_trees(self, sequences, results, asked)
     }
 
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use model::{
     Chunk, Constraint, CutReason, Dtype, Emitted, MemoryPlan, ModelError, PrefillOutput,
     RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepSequence,
-    StepTiming,
+    StepTiming, StepTree,
 };
 use ops::PAGE_TOKENS;
 
@@ -79,6 +79,7 @@ pub fn start(spec: StubSpec) -> Result<(Engine, StubClock), EngineError> {
         device: "none".into(),
         plan: MemoryPlan::default(),
         memory: None,
+        room: None,
         algorithm: Algorithm::None,
         budget: Budget::Auto,
         topk: 1,
@@ -194,6 +195,16 @@ impl StepRunner for Stub {
         _: &mut [Option<&mut dyn Constraint>],
     ) -> Result<StepOutput, ModelError> {
         self.step(sequences)
+    }
+
+    /// There are no trees to be shown.
+    fn step_trees(
+        &self,
+        _: &[SequenceStep],
+        _: &[StepSequence],
+        asked: &[bool],
+    ) -> Result<Vec<Option<StepTree>>, ModelError> {
+        Ok(vec![None; asked.len()])
     }
 
     fn record(&mut self, _: StepKey) -> Result<bool, ModelError> {

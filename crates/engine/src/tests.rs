@@ -11,3 +11,4 @@ mod queue;
 mod requests;
 mod schedules;
 mod stub_runner;
+mod traces;

@@ -26,9 +26,9 @@ pub use load_format::LoadFormat;
 pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
-    AcceptanceLaw, Chunk, Constraint, DeviceTimes, Emitted, ModelSources, PrefillOutput,
-    PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput,
-    StepParts, StepSequence, StepTiming, TokenLogprob,
+    AcceptanceLaw, Chunk, Constraint, DeviceTimes, DraftRank, Emitted, ModelSources, PrefillOutput,
+    PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode,
+    StepOutput, StepParts, StepSequence, StepTiming, StepTree, TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};
 pub use traffic::StepTraffic;

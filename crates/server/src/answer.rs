@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use engine::TokenLogprob;
+use engine::{StepTrace, TokenLogprob};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -13,6 +13,7 @@ use crate::fields::Fields;
 use crate::generation::Outcome;
 use crate::metrics::Ending;
 use crate::sequence_group::SequenceGroup;
+use crate::step_trace;
 use crate::text_stream::{Delta, Event};
 
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -62,6 +63,8 @@ pub(crate) struct Answer {
     pub(crate) ids: Vec<u32>,
     /// Its text in order.
     pub(crate) deltas: Vec<Delta>,
+    /// Its steps in order, if they were asked for.
+    pub(crate) traces: Vec<StepTrace>,
     /// Its end.
     pub(crate) outcome: Outcome,
 }
@@ -139,6 +142,7 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
         part.ids.extend(news.ids);
         part.deltas.extend(news.deltas);
         part.prompt_logprobs.extend(news.prompt_logprobs);
+        part.traces.extend(news.trace);
         if news.outcome.is_some() {
             part.outcome = news.outcome;
         }
@@ -146,9 +150,13 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
     let whole = |part: Part| {
         let mut outcome = part.outcome?;
         outcome.prompt_logprobs = part.prompt_logprobs;
+        // A stop string that is found late takes back what earlier steps gave.
+        let mut traces = part.traces;
+        step_trace::trim(&mut traces, outcome.completion_tokens);
         Some(Answer {
             ids: part.ids,
             deltas: part.deltas,
+            traces,
             outcome,
         })
     };
@@ -160,6 +168,7 @@ struct Part {
     ids: Vec<u32>,
     deltas: Vec<Delta>,
     prompt_logprobs: Vec<TokenLogprob>,
+    traces: Vec<StepTrace>,
     outcome: Option<Outcome>,
 }
 

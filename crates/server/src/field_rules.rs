@@ -91,6 +91,7 @@ pub(crate) const HONOURED: &[&str] = &[
     "add_generation_prompt",
     "return_spec_tokens_details",
     "return_meta_info",
+    "return_step_trace",
     "rid",
     "spec_decode",
     "speculative",

@@ -184,6 +184,7 @@ mod tests {
             id: RequestId(1),
             prompt_logprobs: Vec::new(),
             tokens: ids.iter().map(token).collect(),
+            trace: None,
             finish: reason.map(|reason| Finish {
                 reason,
                 prompt_tokens: 3,

@@ -67,6 +67,7 @@ impl<'a> Probe<'a> {
             stop_ids: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
+            trace: false,
             speculative: false,
             shape: None,
             constraint: None,

@@ -41,6 +41,7 @@ mod sequence_group;
 pub mod serve;
 mod signals;
 mod stage;
+mod step_trace;
 mod supervisor;
 pub mod template;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub mod text_stream;
 mod tokens;
 pub mod tool_calls;
 mod trace;
+mod ui;
 mod updates;
 mod usage;
 pub mod vocabulary;

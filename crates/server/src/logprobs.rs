@@ -97,7 +97,8 @@ impl Columns {
     }
 }
 
-fn finite(logprob: f32) -> Value {
+/// A log-probability as JSON.
+pub(crate) fn finite(logprob: f32) -> Value {
     // NaN has no place in JSON either.
     let clamped = if logprob >= LOWEST { logprob } else { LOWEST };
     json!(clamped)

@@ -23,7 +23,7 @@ use crate::openapi::{self, Operation, operation};
 use crate::serve::{ServeConfig, ServeError};
 use crate::trace::trace;
 use crate::{
-    admin, chat, completions, generate, health, health_probe, introspection, model_list, tokens,
+    admin, chat, completions, generate, health, health_probe, introspection, model_list, tokens, ui,
 };
 
 type AppRouter = Router<Arc<App>>;
@@ -162,6 +162,7 @@ impl Routes {
 
     fn about(&mut self, config: &ServeConfig) {
         self.get(Guard::Open, "/", operation::ROOT, health::root);
+        self.get(Guard::Open, "/ui", operation::UI, ui::page);
         for path in ["/health", "/ready", "/ping"] {
             self.get(Guard::Open, path, operation::HEALTH, health::health);
         }

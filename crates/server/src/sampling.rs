@@ -147,6 +147,7 @@ impl GenerationOptions {
             stop_ids,
             logprobs: None,
             prompt_logprobs: None,
+            trace: false,
             speculative: self.speculative,
             shape: None,
             constraint: None,

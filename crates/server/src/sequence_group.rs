@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{EngineHandle, Request, RequestId, RequestStats, TokenLogprob};
+use engine::{EngineHandle, Request, RequestId, RequestStats, StepTrace, TokenLogprob};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::access_log::GenerationRecord;
@@ -36,6 +36,8 @@ pub(crate) struct News {
     pub(crate) deltas: Vec<Delta>,
     /// With the first output or the end: log-probabilities of prompt tokens 1, 2, ...
     pub(crate) prompt_logprobs: Vec<TokenLogprob>,
+    /// The step that made the tokens, as far as they count, if it was asked for.
+    pub(crate) trace: Option<StepTrace>,
     /// The end of the sequence.
     pub(crate) outcome: Option<Outcome>,
 }
@@ -164,7 +166,7 @@ impl SequenceGroup {
         if !self.members.iter().any(|member| member.open) {
             return None;
         }
-        let (choice, update) = match self.receive().await {
+        let (choice, mut update) = match self.receive().await {
             Ok(update) => update,
             Err(error) => return Some(Err(error)),
         };
@@ -173,6 +175,7 @@ impl SequenceGroup {
         let mut deltas = Vec::new();
         let member = &mut self.members[choice];
         let before = member.generation.kept();
+        let trace = update.trace.take();
         let mut ids: Vec<u32> = update.tokens.iter().map(|token| token.id).collect();
         let progress = member.generation.take(update, &mut deltas);
         let mut prompt_logprobs = match has_tokens {
@@ -206,6 +209,10 @@ impl SequenceGroup {
             ids,
             deltas,
             prompt_logprobs,
+            trace: trace.and_then(|mut trace| {
+                trace.trim(tokens);
+                (tokens > 0).then_some(trace)
+            }),
             outcome,
         }))
     }

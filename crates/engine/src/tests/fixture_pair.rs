@@ -110,6 +110,7 @@ pub(super) fn requests() -> Vec<Request> {
             stop_ids: Vec::new(),
             logprobs: Some(2),
             prompt_logprobs: None,
+            trace: false,
             speculative: true,
             shape: None,
             constraint: None,

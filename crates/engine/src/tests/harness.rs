@@ -190,9 +190,14 @@ impl Harness {
                 id: update.id,
                 prompt_logprobs: Vec::new(),
                 tokens: Vec::new(),
+                trace: None,
                 finish: None,
             });
             assert!(known.finish.is_none(), "an update after the terminal one");
+            if let Some(trace) = &update.trace {
+                let tokens = update.tokens.iter().map(|token| token.id);
+                assert!(trace.tokens().eq(tokens), "{trace:?}");
+            }
             known.tokens.extend(update.tokens);
             known.prompt_logprobs.extend(update.prompt_logprobs);
             known.finish = update.finish;
@@ -350,6 +355,7 @@ pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
         stop_ids: Vec::new(),
         logprobs: None,
         prompt_logprobs: None,
+        trace: seed.is_multiple_of(2),
         speculative: true,
         shape: None,
         constraint: None,

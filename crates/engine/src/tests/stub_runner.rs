@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use model::{
     Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, RunnerConfig,
-    SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepSequence,
-    StepTiming, TokenLogprob,
+    SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput,
+    StepSequence, StepTiming, StepTree, TokenLogprob,
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
@@ -404,6 +404,31 @@ impl StepRunner for StubRunner {
             sequences,
             timing: StepTiming::default(),
         })
+    }
+
+    /// A chain of what was accepted.
+    fn step_trees(
+        &self,
+        sequences: &[SequenceStep],
+        results: &[StepSequence],
+        asked: &[bool],
+    ) -> Result<Vec<Option<StepTree>>, ModelError> {
+        assert_eq!((sequences.len(), results.len()), (asked.len(), asked.len()));
+        let tree = |(result, &asked): (&StepSequence, &bool)| {
+            let output = &self.slots[&result.slot].output;
+            let root = output.len() - result.tokens.len() - 1;
+            let node = |depth: usize| StepNode {
+                token: output[root + depth],
+                parent: depth.checked_sub(1),
+                depth,
+                draft: None,
+            };
+            asked.then(|| StepTree {
+                nodes: (0..=result.accepted).map(node).collect(),
+                path: (1..=result.accepted).collect(),
+            })
+        };
+        Ok(results.iter().zip(asked).map(tree).collect())
     }
 
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {

@@ -13,6 +13,7 @@ mod staging;
 mod start;
 mod step;
 mod step_key;
+mod step_tree;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -39,6 +40,7 @@ pub use simulation::AcceptanceLaw;
 use staging::{Held, HeldBatch};
 pub use step_key::StepKey;
 pub(crate) use step_key::bucket;
+pub use step_tree::{DraftRank, StepNode, StepTree};
 pub use types::{
     Chunk, Emitted, PrefillOutput, PromptLogprobs, RunnerConfig, SequenceStart, SequenceStep,
     Shape, StepOutput, StepParts, StepSequence, StepTiming, TokenLogprob,

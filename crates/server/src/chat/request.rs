@@ -70,6 +70,7 @@ impl ChatRequest {
         let streaming = Streaming::read(&fields, app.config.stream_usage)?;
         let top_logprobs = top_logprobs(&fields)?;
         let separate = fields.boolean("separate_reasoning")?.unwrap_or(true);
+        let trace = fields.boolean("return_step_trace")?.unwrap_or(false);
         let style = ChatStyle {
             id: ids::random_id("chatcmpl-"),
             created: ids::unix_seconds(),
@@ -81,6 +82,7 @@ impl ChatRequest {
             spec_details: fields
                 .boolean("return_spec_tokens_details")?
                 .unwrap_or(false),
+            step_trace: trace,
             service_tier: fields.string("service_tier")?.is_some(),
         };
         let tools = ToolOptions::read(&fields)?;
@@ -101,6 +103,7 @@ impl ChatRequest {
             .map(|choice| {
                 let mut request = options.request(prompt.clone(), limit, choice);
                 request.logprobs = top_logprobs;
+                request.trace = trace;
                 let mut text = options.text.clone();
                 text.split = split;
                 text.tools = tools.clone();

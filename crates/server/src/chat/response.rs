@@ -10,6 +10,7 @@ use crate::event_stream::StreamFormat;
 use crate::logprobs;
 use crate::sequence_group::{News, SequenceGroup};
 use crate::serve::ReasoningField;
+use crate::step_trace;
 use crate::text_stream::{Delta, Event, TokenLine};
 use crate::usage;
 
@@ -32,6 +33,8 @@ pub(crate) struct ChatStyle {
     pub(crate) separate_reasoning: bool,
     /// Whether to add SGLang's speculation statistics.
     pub(crate) spec_details: bool,
+    /// Whether to report what every step did.
+    pub(crate) step_trace: bool,
     /// Whether to name the service tier, of which there is one.
     pub(crate) service_tier: bool,
 }
@@ -71,7 +74,10 @@ fn head(app: &App, style: &ChatStyle, kind: &str) -> Map<String, Value> {
 
 fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value {
     let Answer {
-        deltas, outcome, ..
+        deltas,
+        traces,
+        outcome,
+        ..
     } = answer;
     let Message {
         content,
@@ -106,14 +112,19 @@ fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value 
     }
     lines.extend_from_slice(&outcome.rest);
     let stop = matched_stop(outcome);
-    json!({
+    let mut choice = json!({
         "index": index,
         "message": message,
         "logprobs": logprobs::chat_object(&app.files.vocabulary, style.logprobs, &lines),
         "finish_reason": outcome.finish_reason(),
         "matched_stop": stop,
         "stop_reason": stop,
-    })
+    });
+    if style.step_trace {
+        let object = |trace| step_trace::object(&app.files.vocabulary, trace);
+        choice["steps"] = traces.iter().map(object).collect();
+    }
+    choice
 }
 
 fn tool_call(call: &ToolCall) -> Value {
@@ -234,7 +245,52 @@ impl ChatStream {
 }
 
 impl StreamFormat for ChatStream {
-    fn news(&mut self, news: News, group: &SequenceGroup, chunks: &mut Vec<Value>) {
+    fn news(&mut self, mut news: News, group: &SequenceGroup, chunks: &mut Vec<Value>) {
+        let first = chunks.len();
+        let (index, trace) = (news.choice, news.trace.take());
+        self.text(news, group, chunks);
+        if let Some(trace) = trace {
+            let object = step_trace::object(&self.app.files.vocabulary, &trace);
+            self.attach(index, object, group, first, chunks);
+        }
+    }
+
+    fn end(&mut self, group: &SequenceGroup, chunks: &mut Vec<Value>) {
+        if !self.streaming.usage {
+            return;
+        }
+        let mut object = head(&self.app, &self.style, "chat.completion.chunk");
+        object.insert("choices".into(), json!([]));
+        let info = self.app.engine.info();
+        let metrics = self.app.config.request_metrics;
+        usage::add_totals(&mut object, group, info, metrics, self.style.spec_details);
+        chunks.push(object.into());
+    }
+}
+
+impl ChatStream {
+    /// Puts a step's object on the first of its chunks, on one of its own if it made none.
+    fn attach(
+        &mut self,
+        index: usize,
+        step: Value,
+        group: &SequenceGroup,
+        first: usize,
+        chunks: &mut Vec<Value>,
+    ) {
+        self.open(index, group, chunks);
+        let opening = |chunk: &Value| chunk["choices"][0]["delta"].get("role").is_some();
+        let from = first + usize::from(chunks.get(first).is_some_and(opening));
+        if chunks.len() == from {
+            let choices = json!([{"index": index, "delta": {}, "logprobs": null,
+                "finish_reason": null}]);
+            chunks.push(self.chunk(choices, group));
+        }
+        chunks[from]["choices"][0]["step"] = step;
+    }
+
+    /// The chunks of what became final, and of the end.
+    fn text(&mut self, news: News, group: &SequenceGroup, chunks: &mut Vec<Value>) {
         let index = news.choice;
         for delta in news.deltas {
             if let Some(delta) = self.hold(index, delta) {
@@ -258,17 +314,5 @@ impl StreamFormat for ChatStream {
             "logprobs": logprobs::chat_object(vocabulary, asked, &outcome.rest),
             "finish_reason": outcome.finish_reason(), "matched_stop": stop, "stop_reason": stop}]);
         chunks.push(self.chunk(choices, group));
-    }
-
-    fn end(&mut self, group: &SequenceGroup, chunks: &mut Vec<Value>) {
-        if !self.streaming.usage {
-            return;
-        }
-        let mut object = head(&self.app, &self.style, "chat.completion.chunk");
-        object.insert("choices".into(), json!([]));
-        let info = self.app.engine.info();
-        let metrics = self.app.config.request_metrics;
-        usage::add_totals(&mut object, group, info, metrics, self.style.spec_details);
-        chunks.push(object.into());
     }
 }

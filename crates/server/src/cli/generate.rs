@@ -137,6 +137,7 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Reque
         },
         logprobs: sampling.top_logprobs,
         prompt_logprobs: None,
+        trace: false,
         speculative: true,
         shape: None,
         constraint: None,

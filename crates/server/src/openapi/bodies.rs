@@ -228,11 +228,6 @@ fn conversation() -> Fields {
         "propertyNames": {"not": {"enum": reserved}},
         "properties": {"enable_thinking": boolean(), "preserve_thinking": boolean()},
     });
-<<<<<<< HEAD
-=======
-    let words = one_of(&["auto", "none", "required"]);
-    let choice = any_of(vec![words, choice("function"), choice("allowed_tools")]);
->>>>>>> s4-g
     let messages = json!({"type": "array", "minItems": 1, "maxItems": 2_048,
         "items": reference("Message")});
     vec![
@@ -248,7 +243,6 @@ fn conversation() -> Fields {
     ]
 }
 
-<<<<<<< HEAD
 fn tool_choice() -> Value {
     let named = json!({
         "type": "object",
@@ -272,12 +266,6 @@ fn tool_choice() -> Value {
         },
     });
     any_of(vec![one_of(&["auto", "none", "required"]), named, allowed])
-=======
-/// A `tool_choice` of this type.
-fn choice(kind: &str) -> Value {
-    json!({"type": "object", "required": ["type", kind],
-        "properties": {"type": {"const": kind}, kind: {"type": "object"}}})
->>>>>>> s4-g
 }
 
 fn chat(limits: &BodyLimits) -> Value {
@@ -289,6 +277,10 @@ fn chat(limits: &BodyLimits) -> Value {
         ("separate_reasoning", boolean()),
         ("stream_reasoning", boolean()),
         ("include_reasoning", boolean()),
+        (
+            "return_step_trace",
+            described(boolean(), "What every step verified: 'steps' of a choice"),
+        ),
     ]);
     fields.extend(shared(limits));
     let mut schema = body(fields, &["model", "messages"], limits.strict);

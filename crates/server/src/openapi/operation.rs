@@ -79,6 +79,10 @@ pub(crate) const DETOKENIZE: Operation =
 pub(crate) const TEMPLATE: Operation =
     send("The prompt of a conversation", "TemplateRequest").says("Prompt");
 pub(crate) const ROOT: Operation = ask("Name, version and model").says("Facts");
+pub(crate) const UI: Operation = Operation {
+    content: "text/html",
+    ..ask("A playground for the browser")
+};
 pub(crate) const HEALTH: Operation = ask("Whether requests should be sent here").says("Status");
 pub(crate) const LIVE: Operation = ask("Whether the process should be left alone").says("Status");
 pub(crate) const HEALTH_GENERATE: Operation =

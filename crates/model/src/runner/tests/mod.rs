@@ -7,6 +7,7 @@ mod golden;
 mod rows;
 mod simulation;
 mod steps;
+mod trees;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -204,6 +204,7 @@ impl Bench<'_> {
             stop_ids: self.stop_ids.clone(),
             logprobs: None,
             prompt_logprobs: None,
+            trace: false,
             speculative: true,
             shape: match mode {
                 DecodeMode::Plain => Some(Shape::Plain),
