@@ -20,9 +20,8 @@ use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
-pub(crate) use request::conversation;
+pub(crate) use request::{ChatRequest, conversation, count_tokens};
 
-use request::ChatRequest;
 use response::{ChatStream, whole};
 
 /// Answers a conversation.

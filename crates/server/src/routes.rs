@@ -19,7 +19,7 @@ use crate::error::ApiError;
 use crate::keys::{self, Keys};
 use crate::serve::ServeError;
 use crate::trace::trace;
-use crate::{chat, completions, health, model_list};
+use crate::{chat, completions, health, messages_api, model_list, responses};
 
 type AppRouter = Router<Arc<App>>;
 
@@ -43,6 +43,7 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
         guarded = both(guarded, &format!("{prefix}/models"), get(model_list::list));
         guarded = guarded.route(&format!("{prefix}/models/{{*id}}"), get(model_list::one));
     }
+    guarded = other_apis(guarded);
     let mut open = AppRouter::new().route("/", get(health::root));
     open = both(open, "/health", get(health::health));
     open = both(open, "/ready", get(health::health));
@@ -59,12 +60,25 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
         .layer(CatchPanicLayer::custom(panicked))
         // Bodies have limits of their own.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(messages_api::translate_errors))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), trace));
     let router = match cors {
         Some(cors) => router.layer(cors),
         None => router,
     };
     Ok(router.with_state(app))
+}
+
+/// APIs that are made of chat requests.
+fn other_apis(router: AppRouter) -> AppRouter {
+    let count = post(messages_api::count_tokens);
+    let router = both(router, "/v1/messages", post(messages_api::create));
+    let router = both(router, "/v1/messages/count_tokens", count);
+    let router = both(router, "/v1/responses", post(responses::create));
+    let count = post(responses::input_tokens);
+    let router = both(router, "/v1/responses/input_tokens", count);
+    let stored = get(responses::stored).delete(responses::stored);
+    router.route("/v1/responses/{id}", stored)
 }
 
 /// With and without a slash at the end.
