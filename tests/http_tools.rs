@@ -413,16 +413,6 @@ fn what_cannot_be_offered_or_chosen() {
     let named = |name: &str| json!({"type": "function", "function": {"name": name}});
     for (extra, code, param) in [
         (
-            json!({"tool_choice": "required"}),
-            "unsupported_value",
-            "tool_choice",
-        ),
-        (
-            json!({"tool_choice": named("set_timer")}),
-            "unsupported_value",
-            "tool_choice",
-        ),
-        (
             json!({"tool_choice": named("nobody")}),
             "invalid_value",
             "tool_choice",

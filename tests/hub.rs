@@ -173,6 +173,21 @@ fn get(port: u16, path: &str) -> (u16, Value) {
     }
 }
 
+/// Status and body of a POST to somebody who listens already.
+fn post(port: u16, path: &str, body: &Value) -> (u16, Value) {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .build()
+        .into();
+    let mut answer = agent
+        .post(format!("http://127.0.0.1:{port}{path}"))
+        .content_type("application/json")
+        .send(body.to_string())
+        .unwrap();
+    let body = answer.body_mut().read_json().unwrap();
+    (answer.status().as_u16(), body)
+}
+
 #[test]
 fn a_server_listens_and_tells_while_it_downloads() {
     let setting = Setting::new();
@@ -213,6 +228,17 @@ fn a_server_listens_and_tells_while_it_downloads() {
     // Alive, and it knows its name already.
     assert_eq!(get(port, "/livez").0, 200);
     assert_eq!(get(port, "/v1/models").1["data"][0]["id"], TARGET);
+    // What needs no weights is answered, what needs them says when to come back.
+    let (status, tokens) = post(port, "/tokenize", &json!({"prompt": "Hi"}));
+    assert_eq!((status, &tokens["count"]), (200, &json!(2)), "{tokens}");
+    let talk = json!({"model": TARGET, "messages": [{"role": "user", "content": "Hi"}]});
+    assert_eq!(post(port, "/apply-template", &talk).0, 200);
+    assert_eq!(get(port, "/server_info").1["startup_time"], json!(null));
+    assert_eq!(get(port, "/flush_cache").0, 200);
+    let (status, refusal) = post(port, "/v1/chat/completions", &talk);
+    let code = (status, &refusal["error"]["code"]);
+    assert_eq!(code, (503, &json!("model_loading")), "{refusal}");
+    assert_eq!(get(port, "/health_generate").0, 503);
     setting.hub.edit(TARGET, |model| model.faults.clear());
     while get(port, "/health").0 != 200 {
         assert!(Instant::now() < until, "{:?}", child.try_wait());

@@ -178,6 +178,7 @@ pub fn request(
     max_tokens: usize,
 ) -> Request {
     Request {
+        priority: 0,
         prompt: prompt.to_vec(),
         sampling,
         max_tokens,

@@ -78,16 +78,23 @@ impl Reply {
 impl Server {
     /// Starts with these flags besides the ones that make a quick start on any port.
     pub fn start(flags: &[&str]) -> Self {
+        Server::start_with(&[&["--skip-server-warmup"], flags].concat(), &[])
+    }
+
+    /// Starts on any port with these flags and variables.
+    pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_spinney"));
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if text.starts_with("SPINNEY_") || text == "API_KEY" {
+            let service = ["API_KEY", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+            if text.starts_with("SPINNEY_") || service.contains(&&*text) {
                 command.env_remove(&name);
             }
         }
         let mut child = command
-            .args(["serve", "--port=0", "--skip-server-warmup"])
+            .args(["serve", "--port=0"])
             .args(flags)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -134,6 +141,11 @@ impl Server {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Address and port.

@@ -1,7 +1,6 @@
 //! The server's side of the engine.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
@@ -20,6 +19,8 @@ pub(crate) enum Command {
         /// When.
         submitted: Instant,
     },
+    /// End these requests if none of them has started.
+    Expire(Vec<RequestId>),
     /// End a request.
     Abort(RequestId),
     /// End a request of which so many tokens count.
@@ -45,38 +46,58 @@ impl EngineHandle {
 
     /// Queues a request. Checks everything that needs no device.
     pub fn submit(&self, request: Request) -> Result<RequestId, SubmitError> {
-        request.check(&self.shared.info)?;
+        let ids = self.submit_all(vec![request])?;
+        Ok(ids[0])
+    }
+
+    /// Queues all of them or none.
+    pub fn submit_all(&self, requests: Vec<Request>) -> Result<Vec<RequestId>, SubmitError> {
+        for request in &requests {
+            request.check(&self.shared.info)?;
+        }
         let mut life = self.shared.life();
         if life.phase != Phase::Ready {
             return Err(SubmitError::Unavailable(why_not_ready(&life)));
         }
-        self.check_queue()?;
-        let id = life.mint();
-        // Counted before the thread can see it, so that the count never falls below zero.
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        let command = Command::Submit {
-            id,
-            request: Box::new(request),
-            submitted: Instant::now(),
-        };
-        if self.commands.send(command).is_err() {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(SubmitError::Unavailable("its thread has ended".into()));
+        self.check_queue(requests.len())?;
+        let submitted = Instant::now();
+        let mut ids = Vec::with_capacity(requests.len());
+        for request in requests {
+            let id = life.mint();
+            let tokens = request.prompt.len();
+            // Counted before the thread can see it, so that the count never falls below zero.
+            self.shared.count_waiting(tokens);
+            let command = Command::Submit {
+                id,
+                request: Box::new(request),
+                submitted,
+            };
+            if self.commands.send(command).is_err() {
+                self.shared.uncount_waiting(tokens);
+                return Err(SubmitError::Unavailable("its thread has ended".into()));
+            }
+            ids.push(id);
         }
-        Ok(id)
+        Ok(ids)
     }
 
     /// Requests for which a slot is free do not queue, even if the thread has not seen them yet.
-    fn check_queue(&self) -> Result<(), SubmitError> {
+    fn check_queue(&self, more: usize) -> Result<(), SubmitError> {
         let limit = self.shared.queue_max;
         // Under this lock a request moves from the queue into its slot.
         let counters = self.shared.counters();
-        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let waiting = self.shared.waiting();
         let free = (counters.stats.slots_total).saturating_sub(counters.stats.running);
-        if limit > 0 && waiting >= limit + free {
+        if limit > 0 && waiting + more > limit + free {
             return Err(SubmitError::QueueFull { waiting, limit });
         }
         Ok(())
+    }
+
+    /// Ends requests that still wait: all of them, or none if one has started or ended. The
+    /// terminal updates say `Expired`.
+    pub fn expire(&self, ids: Vec<RequestId>) {
+        self.send(Command::Expire(ids));
     }
 
     /// Ends a request before the next step; unknown ids are ignored. The terminal update says

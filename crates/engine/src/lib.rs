@@ -37,7 +37,7 @@ pub use load::{
 };
 pub use model::{
     AcceptanceLaw, CheckReport, CheckpointSource, Constraint, Dtype, LoadFormat, LoadProgress,
-    MemoryPlan, ModelError, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
+    MemoryPlan, ModelError, PlanLine, SamplingParams, Shape, StepParts, StepTiming, TokenLogprob,
 };
 pub use ops::DeviceMemory;
 pub use request::{

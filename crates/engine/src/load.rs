@@ -152,6 +152,8 @@ pub struct Status {
     pub phase: Phase,
     /// Since it is there.
     pub phase_age: Duration,
+    /// The phases before it and how long each took.
+    pub phase_times: Vec<(Phase, Duration)>,
     /// Bytes of weights loaded; while it downloads, bytes downloaded.
     pub bytes_done: u64,
     /// Bytes to load or to download in all; 0 = not known yet.

@@ -12,6 +12,9 @@ pub struct RequestId(pub u64);
 /// One sequence to generate.
 #[derive(Clone, Debug)]
 pub struct Request {
+    /// Of those that wait, requests with lower numbers start first, equal ones in the order they
+    /// came. What runs is never stopped for another.
+    pub priority: i64,
     /// Token ids, at least one.
     pub prompt: Vec<u32>,
     /// Sampling options.
@@ -129,6 +132,8 @@ pub enum FinishReason {
     Finished,
     /// Ended by [`crate::EngineHandle::abort`].
     Aborted,
+    /// Ended by [`crate::EngineHandle::expire`] before it started.
+    Expired,
     /// The engine failed; the text says why.
     Error(String),
 }

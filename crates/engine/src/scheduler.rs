@@ -51,7 +51,7 @@ pub(crate) struct SchedulerLimits {
     pub(crate) tree_rows: usize,
 }
 
-/// First come, first served: the head of the queue waits until a slot and pages for its prompt and
+/// First come, first served among requests of the same priority: the head of the queue waits until a slot and pages for its prompt and
 /// its longest output are free, and nobody overtakes it. Prefill calls and decode steps alternate
 /// while both are due, so neither starves.
 #[derive(Debug)]
@@ -84,6 +84,18 @@ impl Scheduler {
     /// Neither queue nor slots hold a request.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Puts a request behind all that are as urgent as it is.
+    pub(crate) fn queue(&mut self, waiting: Waiting) {
+        let ahead = |other: &Waiting| other.request.priority <= waiting.request.priority;
+        let place = self.waiting.partition_point(ahead);
+        self.waiting.insert(place, waiting);
+    }
+
+    /// Whether a request is in the queue.
+    pub(crate) fn is_waiting(&self, id: RequestId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.id == id)
     }
 
     /// Moves the head of the queue into a slot, if one and enough pages are free.
@@ -177,9 +189,20 @@ mod tests {
     }
 
     fn submit(scheduler: &mut Scheduler, id: u64, prompt: usize, max_tokens: usize) {
-        scheduler.waiting.push_back(Waiting {
+        submit_at(scheduler, id, prompt, max_tokens, 0);
+    }
+
+    fn submit_at(
+        scheduler: &mut Scheduler,
+        id: u64,
+        prompt: usize,
+        max_tokens: usize,
+        priority: i64,
+    ) {
+        scheduler.queue(Waiting {
             id: RequestId(id),
             request: Request {
+                priority,
                 prompt: vec![0; prompt],
                 sampling: SamplingParams::default(),
                 max_tokens,
@@ -225,6 +248,15 @@ mod tests {
         assert_eq!(admit_all(&mut scheduler), [3]);
         scheduler.release(0);
         scheduler.audit().expect("everything came back");
+    }
+
+    #[test]
+    fn urgent_requests_go_first_and_equal_ones_in_order() {
+        let mut scheduler = scheduler(64, 8);
+        for (id, priority) in [(1, 0), (2, 5), (3, -1), (4, 0), (5, i64::MIN), (6, -1)] {
+            submit_at(&mut scheduler, id, 10, 10, priority);
+        }
+        assert_eq!(admit_all(&mut scheduler), [5, 3, 6, 1, 4, 2]);
     }
 
     #[test]

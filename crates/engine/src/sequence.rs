@@ -165,6 +165,7 @@ mod tests {
 
     fn sequence(prompt: usize, tokens_max: usize) -> Sequence {
         let request = Request {
+            priority: 0,
             prompt: vec![1; prompt],
             sampling: SamplingParams::default(),
             max_tokens: tokens_max,

@@ -17,6 +17,7 @@ pub(crate) struct Life {
     /// Why it failed.
     pub(crate) error: Option<Failure>,
     entered: Instant,
+    past: Vec<(Phase, Duration)>,
     step_times_ms: Vec<(String, f64)>,
     last_id: u64,
 }
@@ -44,7 +45,9 @@ pub(crate) struct Shared {
     /// Requests waiting at most; 0 = no limit.
     pub(crate) queue_max: usize,
     /// Requests that were taken and are not in a slot yet.
-    pub(crate) waiting: AtomicUsize,
+    waiting: AtomicUsize,
+    /// Tokens of their prompts.
+    waiting_tokens: AtomicUsize,
     /// Bytes loaded.
     pub(crate) progress: LoadProgress,
     /// Bytes downloaded.
@@ -68,12 +71,14 @@ impl Shared {
             info,
             queue_max,
             waiting: AtomicUsize::new(0),
+            waiting_tokens: AtomicUsize::new(0),
             progress: LoadProgress::default(),
             download: LoadProgress::default(),
             life: Mutex::new(Life {
                 phase: Phase::Init,
                 error: None,
                 entered: Instant::now(),
+                past: Vec::new(),
                 step_times_ms: Vec::new(),
                 last_id: 0,
             }),
@@ -94,6 +99,23 @@ impl Shared {
         lock(&self.counters)
     }
 
+    /// Requests that were taken and are not in a slot yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// A request with a prompt of so many tokens waits.
+    pub(crate) fn count_waiting(&self, tokens: usize) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// It waits no more.
+    pub(crate) fn uncount_waiting(&self, tokens: usize) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
     /// Milliseconds since start.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -111,6 +133,8 @@ impl Shared {
             life.phase,
             Phase::Init | Phase::Download | Phase::Weights | Phase::Warmup | Phase::Ready
         ) {
+            let left = (life.phase, life.entered.elapsed());
+            life.past.push(left);
             life.phase = phase;
             life.entered = Instant::now();
         }
@@ -142,6 +166,7 @@ impl Shared {
         Status {
             phase: life.phase,
             phase_age: life.entered.elapsed(),
+            phase_times: life.past.clone(),
             bytes_done: progress.done.load(Ordering::Relaxed),
             bytes_total: progress.total.load(Ordering::Relaxed),
             heartbeat_age,
@@ -154,7 +179,8 @@ impl Shared {
     /// See [`EngineStats`].
     pub(crate) fn stats(&self) -> EngineStats {
         let mut stats = self.counters().read(self.now_ms());
-        stats.waiting = self.waiting.load(Ordering::Relaxed);
+        stats.waiting = self.waiting();
+        stats.waiting_tokens = self.waiting_tokens.load(Ordering::Relaxed);
         stats.heartbeat_age = self.heartbeat_age();
         stats
     }

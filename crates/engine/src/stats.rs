@@ -12,6 +12,8 @@ pub struct EngineStats {
     pub running: usize,
     /// Requests in the queue.
     pub waiting: usize,
+    /// Tokens of their prompts.
+    pub waiting_tokens: usize,
     /// Pages in use / in the pool.
     pub pages_used: usize,
     /// Pages in the pool.
@@ -35,8 +37,12 @@ pub struct EngineStats {
     pub accepted_per_position: Vec<u64>,
     /// Per shape that was used.
     pub shapes: Vec<ShapeStats>,
-    /// Tokens per second over the last seconds.
+    /// Requests that had a slot and have ended.
+    pub ended: u64,
+    /// Tokens emitted per second over the last seconds.
     pub tokens_per_second: f64,
+    /// Tokens prefilled per second over the last seconds.
+    pub prompt_tokens_per_second: f64,
     /// Since the engine last finished a step or an idle second.
     pub heartbeat_age: Duration,
 }
@@ -102,6 +108,7 @@ pub(crate) struct Counters {
     /// What readers get.
     pub(crate) stats: EngineStats,
     rate: TokenRate,
+    prompt_rate: TokenRate,
 }
 
 impl Counters {
@@ -115,7 +122,14 @@ impl Counters {
                 ..EngineStats::default()
             },
             rate: TokenRate::default(),
+            prompt_rate: TokenRate::default(),
         }
+    }
+
+    /// Tokens of a prompt were processed.
+    pub(crate) fn prefill(&mut self, tokens: usize, now_ms: u64) {
+        self.stats.prompt_tokens += tokens as u64;
+        self.prompt_rate.record(tokens, now_ms);
     }
 
     /// Tokens were emitted.
@@ -157,9 +171,10 @@ impl Counters {
         }
     }
 
-    /// A copy with the rate of now.
+    /// A copy with the rates of now.
     pub(crate) fn read(&mut self, now_ms: u64) -> EngineStats {
         self.stats.tokens_per_second = self.rate.per_second(now_ms);
+        self.stats.prompt_tokens_per_second = self.prompt_rate.per_second(now_ms);
         self.stats.clone()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -194,11 +193,12 @@ impl<R: StepRunner> StepLoop<R> {
                 id,
                 request,
                 submitted,
-            } => self.scheduler.waiting.push_back(Waiting {
+            } => self.scheduler.queue(Waiting {
                 id,
                 request: *request,
                 submitted,
             }),
+            Command::Expire(ids) => self.expire(&ids),
             Command::Abort(id) => self.end(id, FinishReason::Aborted, usize::MAX),
             Command::Finish(id, kept) => self.end(id, FinishReason::Finished, kept),
             Command::Drain => self.draining = true,
@@ -218,18 +218,31 @@ impl<R: StepRunner> StepLoop<R> {
         }
     }
 
+    /// Ends requests that have waited for too long, unless one of them is beyond that.
+    fn expire(&mut self, ids: &[RequestId]) {
+        if ids.iter().all(|&id| self.scheduler.is_waiting(id)) {
+            for &id in ids {
+                self.end(id, FinishReason::Expired, usize::MAX);
+            }
+        }
+    }
+
     fn end_running(&mut self, index: usize, reason: FinishReason, kept: usize) {
         let sequence = &self.scheduler.running[index];
         let (id, emitted) = (sequence.id, sequence.emitted());
         let finish = sequence.finish(reason, kept);
         let dropped = (emitted - finish.completion_tokens) as u64;
         self.update(id).finish = Some(finish);
-        self.shared.counters().stats.generated_tokens -= dropped;
+        {
+            let mut counters = self.shared.counters();
+            counters.stats.generated_tokens -= dropped;
+            counters.stats.ended += 1;
+        }
         self.scheduler.release(index);
     }
 
     fn end_waiting(&mut self, waiting: &Waiting, reason: FinishReason) {
-        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.shared.uncount_waiting(waiting.request.prompt.len());
         self.update(waiting.id).finish = Some(Finish {
             reason,
             prompt_tokens: waiting.request.prompt.len(),
@@ -323,7 +336,7 @@ impl<R: StepRunner> StepLoop<R> {
                 // The queue's limit depends on the slots that are free: both change at once.
                 let mut counters = self.shared.counters();
                 counters.stats.running += 1;
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.shared.uncount_waiting(sequence.request.prompt.len());
             }
             let request = &sequence.request;
             self.runner.start(&SequenceStart {
@@ -383,7 +396,8 @@ impl<R: StepRunner> StepLoop<R> {
         assert_eq!(outputs.len(), plans.len(), "one output per chunk");
         let mut ended = Vec::new();
         for (plan, output) in plans.iter().zip(outputs) {
-            self.shared.counters().stats.prompt_tokens += plan.range.len() as u64;
+            let now_ms = self.shared.now_ms();
+            self.shared.counters().prefill(plan.range.len(), now_ms);
             let sequence = &mut self.scheduler.running[plan.index];
             sequence.end_chunk(plan.range.len());
             let id = sequence.id;

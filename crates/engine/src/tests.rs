@@ -6,6 +6,7 @@ mod constraints;
 mod failures;
 mod fixture_pair;
 mod harness;
+mod queue;
 mod requests;
 mod schedules;
 mod stub_runner;

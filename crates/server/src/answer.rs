@@ -1,16 +1,21 @@
 //! Answers that are sent as one piece, and the options of those that are not.
 
+use axum::Json;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use engine::TokenLogprob;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::event_stream::too_slow;
 use crate::fields::Fields;
 use crate::generation::Outcome;
+use crate::metrics::Ending;
 use crate::sequence_group::SequenceGroup;
 use crate::text_stream::{Delta, Event};
+
+const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
 
 /// `stream` and `stream_options`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +58,8 @@ impl Streaming {
 /// What one sequence came to.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    /// Its tokens.
+    pub(crate) ids: Vec<u32>,
     /// Its text in order.
     pub(crate) deltas: Vec<Delta>,
     /// Its end.
@@ -114,7 +121,10 @@ pub(crate) async fn collect(app: &App, group: &mut SequenceGroup) -> Result<Vec<
     }
     match timeout(limit, gather(group)).await {
         Ok(answers) => answers,
-        Err(_) => Err(too_slow(group)),
+        Err(_) => {
+            group.give_up(Ending::Abort);
+            Err(ApiError::too_slow())
+        }
     }
 }
 
@@ -126,6 +136,7 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
             parts.resize_with(news.choice + 1, Part::default);
         }
         let part = &mut parts[news.choice];
+        part.ids.extend(news.ids);
         part.deltas.extend(news.deltas);
         part.prompt_logprobs.extend(news.prompt_logprobs);
         if news.outcome.is_some() {
@@ -135,17 +146,31 @@ async fn gather(group: &mut SequenceGroup) -> Result<Vec<Answer>, ApiError> {
     let whole = |part: Part| {
         let mut outcome = part.outcome?;
         outcome.prompt_logprobs = part.prompt_logprobs;
-        let deltas = part.deltas;
-        Some(Answer { deltas, outcome })
+        Some(Answer {
+            ids: part.ids,
+            deltas: part.deltas,
+            outcome,
+        })
     };
     Ok(parts.into_iter().filter_map(whole).collect())
 }
 
 #[derive(Default)]
 struct Part {
+    ids: Vec<u32>,
     deltas: Vec<Delta>,
     prompt_logprobs: Vec<TokenLogprob>,
     outcome: Option<Outcome>,
+}
+
+/// The response of a group whose sequences have all ended.
+pub(crate) fn respond(body: Value, group: &SequenceGroup) -> Response {
+    let mut response = Json(body).into_response();
+    let ms = u64::try_from(group.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let headers = response.headers_mut();
+    headers.insert(PROCESSING_MS, HeaderValue::from(ms));
+    response.extensions_mut().insert(group.record());
+    response
 }
 
 /// `matched_stop`, and `stop_reason`, which is the same.

@@ -9,12 +9,15 @@ use engine::{EngineHandle, Phase, SubmitError};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::active_requests::ActiveRequests;
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
 use crate::grammar::{Form, Grammars};
 use crate::ids;
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::model_files::ModelFiles;
+use crate::queue_wait::wait_ms;
 use crate::sequence_group::Planned;
 use crate::serve::ServeConfig;
 use crate::updates::Updates;
@@ -33,13 +36,20 @@ pub(crate) struct App {
     pub(crate) engine: EngineHandle,
     /// Its news.
     pub(crate) updates: Arc<Updates>,
+    /// Requests that the engine works on.
+    pub(crate) active: Arc<ActiveRequests>,
+    /// Held by the one health probe that may run.
+    pub(crate) probe: Semaphore,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
+    /// Who may use it.
+    pub(crate) keys: Keys,
     /// When the process started, in Unix seconds.
     pub(crate) created: u64,
     /// `system_fingerprint`.
     pub(crate) fingerprint: String,
     started: Instant,
+    leaving: AtomicBool,
     draining: AtomicBool,
     in_flight: Arc<AtomicUsize>,
     /// Requests that may be parsed, rendered and tokenised at the same time.
@@ -74,23 +84,53 @@ impl App {
         let end_ids = &files.generation.end_ids;
         App {
             grammars: Grammars::new(config.grammar, &files.vocabulary, end_ids),
+            keys: Keys::new(&config.api_keys),
             config,
             files,
             engine,
             updates,
+            active: Arc::default(),
+            probe: Semaphore::new(1),
             metrics,
             created: ids::unix_seconds(),
             fingerprint,
             started: Instant::now(),
+            leaving: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             in_flight: Arc::new(AtomicUsize::new(0)),
             parsing: Semaphore::new(cores),
         }
     }
 
+    /// Reads the files of keys again; what they were stays where that fails.
+    pub(crate) fn read_keys(&self) {
+        if self.config.key_source.file.is_none() {
+            return;
+        }
+        match self.config.key_source.read() {
+            Ok(keys) => {
+                tracing::info!(keys = keys.len(), "read the API keys again");
+                self.keys.replace(&keys);
+            }
+            Err(reason) => {
+                tracing::error!("--api-key-file {reason}; the keys are what they were");
+            }
+        }
+    }
+
     /// Since start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// Tells those who ask that requests should go elsewhere, and still takes them.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether requests should go elsewhere.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) || self.is_draining()
     }
 
     /// Takes no more generation requests.
@@ -106,6 +146,12 @@ impl App {
     /// Generation requests that were let in and are not answered in full.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing runs or waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        let stats = self.engine.stats();
+        (stats.running, stats.waiting) == (0, 0)
     }
 
     /// Lets a generation request in.
@@ -124,17 +170,18 @@ impl App {
         if self.is_draining() {
             return Some(ApiError::draining());
         }
-        match self.engine.status().phase {
-            Phase::Ready => None,
+        let status = self.engine.status();
+        match status.phase {
+            Phase::Ready => {
+                let limit = self.config.limits.health_stale_timeout;
+                let silent = !limit.is_zero() && status.heartbeat_age > limit;
+                silent.then(|| ApiError::engine_silent(status.heartbeat_age))
+            }
             Phase::Init | Phase::Download | Phase::Weights | Phase::Warmup => Some(
                 ApiError::unavailable("model_loading", "The model is loading.", 5_000),
             ),
             Phase::Draining => Some(ApiError::draining()),
-            Phase::Failed | Phase::Stopped => Some(ApiError::unavailable(
-                "engine_unavailable",
-                "The engine has stopped.",
-                5_000,
-            )),
+            Phase::Failed | Phase::Stopped => Some(ApiError::engine_stopped()),
         }
     }
 
@@ -236,15 +283,9 @@ impl App {
         if full {
             let status = self.config.limits.queue_full_status;
             error.status = StatusCode::from_u16(status).unwrap_or(error.status);
-            error.retry_ms = Some(self.wait_ms());
+            error.retry_ms = Some(wait_ms(&self.engine.stats()));
         }
         error
-    }
-
-    /// A guess of how long the queue takes: a second for every eight waiting requests.
-    fn wait_ms(&self) -> u64 {
-        let waiting = self.engine.stats().waiting as u64;
-        (waiting * 125).clamp(1_000, 60_000)
     }
 }
 

@@ -7,10 +7,9 @@ mod tools;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use crate::answer;
 use crate::app::App;
@@ -20,7 +19,7 @@ use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
-pub(crate) use request::{ChatRequest, conversation, count_tokens};
+pub(crate) use request::{ChatRequest, conversation, count_tokens, prompt};
 
 use response::{ChatStream, whole};
 
@@ -45,13 +44,18 @@ pub(crate) async fn complete(
         streaming,
         style,
         form,
+        rid,
     } = request;
     let planned = app.constrain(&request_id, form, planned).await?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
+    group.introduce(&style.id, rid.as_deref());
     if streaming.on {
         let format = ChatStream::new(Arc::clone(&app), style, streaming, choices);
         return event_stream::respond(&app, in_flight, group, format).await;
     }
     let answers = answer::collect(&app, &mut group).await?;
-    Ok(Json(whole(&app, &style, answers, &group)).into_response())
+    Ok(answer::respond(
+        whole(&app, &style, answers, &group),
+        &group,
+    ))
 }

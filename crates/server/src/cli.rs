@@ -6,6 +6,7 @@ mod chat_prompt;
 mod check;
 mod checkpoints;
 mod exit;
+mod flags;
 mod generate;
 mod layers;
 mod loading;
@@ -23,6 +24,9 @@ use clap::Parser;
 use args::{Arguments, Command};
 use exit::{Exit, Failure};
 use layers::Layered;
+
+/// Exit code of a process whose engine hung.
+pub(crate) const WATCHDOG_EXIT: u8 = Exit::Watchdog as u8;
 
 /// Runs a command line to its end; messages go to standard error.
 pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -45,7 +49,7 @@ fn dispatch(typed: impl IntoIterator<Item = OsString>) -> Result<Exit, Failure> 
         Err(error) => return parse_end(&layered, &error),
     };
     match arguments.command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args, flags::of(&layered.arguments)),
         Command::Generate(args) => generate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Render(args) => render::run(&args),

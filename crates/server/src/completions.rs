@@ -6,10 +6,9 @@ mod response;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use crate::answer;
 use crate::app::App;
@@ -18,6 +17,8 @@ use crate::error::ApiError;
 use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
+
+pub(crate) use request::{PROMPTS_MAX, token_ids};
 
 use request::CompletionRequest;
 use response::{CompletionStream, whole};
@@ -43,13 +44,18 @@ pub(crate) async fn complete(
         streaming,
         style,
         form,
+        rid,
     } = request;
     let planned = app.constrain(&request_id, form, planned).await?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
+    group.introduce(&style.id, rid.as_deref());
     if streaming.on {
         let format = CompletionStream::new(Arc::clone(&app), style, streaming);
         return event_stream::respond(&app, in_flight, group, format).await;
     }
     let answers = answer::collect(&app, &mut group).await?;
-    Ok(Json(whole(&app, &style, answers, &group)).into_response())
+    Ok(answer::respond(
+        whole(&app, &style, answers, &group),
+        &group,
+    ))
 }

@@ -9,6 +9,9 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
+use tokio_io_timeout::TimeoutStream;
+
+use crate::peer::Peer;
 
 /// Longer than proxies keep idle connections, so that they close first.
 const IDLE: Duration = Duration::from_secs(90);
@@ -26,11 +29,12 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Accepts until the runtime ends.
-    pub(crate) fn serve(listener: TcpListener, router: Router) -> Self {
+    /// Accepts until the runtime ends. A client that takes nothing of what it is sent for as long as
+    /// `slow` is closed (zero = never).
+    pub(crate) fn serve(listener: TcpListener, router: Router, slow: Duration) -> Self {
         let (closing, closes) = watch::channel(false);
         let (guard, open) = mpsc::channel(1);
-        tokio::spawn(accept(listener, router, closes, guard));
+        tokio::spawn(accept(listener, router, slow, closes, guard));
         Connections { closing, open }
     }
 
@@ -49,6 +53,7 @@ impl Connections {
 async fn accept(
     listener: TcpListener,
     router: Router,
+    slow: Duration,
     mut closes: watch::Receiver<bool>,
     guard: mpsc::Sender<()>,
 ) {
@@ -63,9 +68,10 @@ async fn accept(
             }
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 let guard = guard.as_ref().map(|guard| (closes.clone(), guard.clone()));
-                tokio::spawn(connection(stream, router.clone(), guard));
+                let peer = Peer(address);
+                tokio::spawn(connection(stream, peer, router.clone(), slow, guard));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -77,7 +83,9 @@ async fn accept(
 
 async fn connection(
     stream: TcpStream,
+    peer: Peer,
     router: Router,
+    slow: Duration,
     guard: Option<(watch::Receiver<bool>, mpsc::Sender<()>)>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
@@ -89,8 +97,10 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new());
-    let service = TowerToHyperService::new(router);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let service = TowerToHyperService::new(peer.tell(router));
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout((!slow.is_zero()).then_some(slow));
+    let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = std::pin::pin!(connection);
     let settled = Instant::now() + FRESH;
     let result = match guard {

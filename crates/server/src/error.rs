@@ -1,6 +1,7 @@
 //! The error object of the OpenAI-style paths, and the one place that maps errors onto it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -98,6 +99,14 @@ impl ApiError {
         }
     }
 
+    /// 403: the key, or the place the request comes from, is not enough.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        ApiError {
+            kind: ErrorType::Permission,
+            ..Self::request(StatusCode::FORBIDDEN, "insufficient_permissions", message)
+        }
+    }
+
     /// The body is not a JSON object.
     pub fn not_json(message: impl Into<String>) -> Self {
         ApiError {
@@ -122,6 +131,35 @@ impl ApiError {
     /// The server is ending.
     pub fn draining() -> Self {
         Self::unavailable("server_draining", "The server is shutting down.", 5_000)
+    }
+
+    /// The engine is gone.
+    pub fn engine_stopped() -> Self {
+        Self::unavailable("engine_unavailable", "The engine has stopped.", 5_000)
+    }
+
+    /// The engine hangs.
+    pub fn engine_silent(age: Duration) -> Self {
+        let message = format!("The engine has been silent for {} seconds.", age.as_secs());
+        Self::unavailable("engine_unavailable", message, 5_000)
+    }
+
+    /// A request waited for too long; trying again makes sense after `retry_ms`.
+    pub fn queue_timeout(retry_ms: u64) -> Self {
+        let message = "The request waited in the queue for longer than this server allows.";
+        Self::unavailable("queue_timeout", message, retry_ms)
+    }
+
+    /// 504; nothing was sent in time.
+    pub fn too_slow() -> Self {
+        ApiError {
+            kind: ErrorType::Server,
+            ..Self::request(
+                StatusCode::GATEWAY_TIMEOUT,
+                "request_timeout",
+                "The request took longer than this server allows.",
+            )
+        }
     }
 
     /// 500; the detail goes to the log, the client gets the request id.
@@ -205,6 +243,14 @@ impl IntoResponse for ApiError {
             headers.insert(
                 HeaderName::from_static("retry-after-ms"),
                 HeaderValue::from(retry_ms),
+            );
+        }
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            // It is the request at which something broke: clients that tried it again would break
+            // it again. What the request had no part in is a 503.
+            headers.insert(
+                HeaderName::from_static("x-should-retry"),
+                HeaderValue::from_static("false"),
             );
         }
         if self.status == StatusCode::UNAUTHORIZED {
@@ -314,6 +360,20 @@ mod tests {
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()["retry-after"], "2");
         assert_eq!(response.headers()["retry-after-ms"], "1500");
+    }
+
+    #[test]
+    fn what_failed_inside_is_not_sent_again() {
+        let retry = |error: ApiError| {
+            let response = error.into_response();
+            response.headers().get("x-should-retry").cloned()
+        };
+        let never = HeaderValue::from_static("false");
+        assert_eq!(retry(ApiError::internal("req_1", "why")), Some(never));
+        assert_eq!(retry(ApiError::draining()), None);
+        assert_eq!(retry(ApiError::engine_stopped()), None);
+        assert_eq!(retry(ApiError::queue_timeout(1_000)), None);
+        assert_eq!(retry(ApiError::too_slow()), None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Server-sent events: order, keep-alive, slow and vanished readers.
 
-use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -16,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::{App, InFlight};
 use crate::error::ApiError;
-use crate::metrics::{ActiveHttp, Ending};
+use crate::metrics::ActiveHttp;
 use crate::sequence_group::{News, SequenceGroup};
 
 /// Writes that may wait for a client to read them.
@@ -59,25 +60,19 @@ pub(crate) async fn respond<F: StreamFormat>(
         Duration::ZERO => Duration::MAX,
         interval => interval,
     };
-    let first = match limits.request_timeout {
-        // Nothing was sent yet, so the limit on the first output can still be kept.
-        limit if !limit.is_zero() && limit <= patience => {
-            match timeout(limit, group.next()).await {
-                Ok(news) => Some(news),
-                Err(_) => return Err(too_slow(&mut group)),
-            }
-        }
-        _ => timeout(patience, group.next()).await.ok(),
-    };
+    let first = timeout(patience, group.next()).await.ok();
     let first = match first {
         Some(Some(Err(error))) => return Err(error),
         Some(Some(Ok(news))) => Some(news),
         Some(None) | None => None,
     };
+    let record = group.record();
     let (sender, receiver) = channel(PENDING_MAX);
     let silent = first.is_none();
+    let cut = Arc::new(AtomicBool::new(false));
     let mut writer = Writer {
         sender,
+        cut: Arc::clone(&cut),
         slow: limits.slow_client_timeout,
         keep_alive: patience,
         written: Instant::now(),
@@ -92,7 +87,13 @@ pub(crate) async fn respond<F: StreamFormat>(
         }
         drop((in_flight, active));
     });
-    let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
+    // A stream that was given up must not look as if it had ended well.
+    let broken = move |()| {
+        let cut = cut.load(Ordering::Acquire);
+        cut.then(|| Err(io::Error::from(io::ErrorKind::TimedOut)))
+    };
+    let end = tokio_stream::once(()).filter_map(broken);
+    let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok).chain(end));
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
@@ -103,20 +104,8 @@ pub(crate) async fn respond<F: StreamFormat>(
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),
     );
+    response.extensions_mut().insert(record);
     Ok(response)
-}
-
-/// 504; the work is given up.
-pub(crate) fn too_slow(group: &mut SequenceGroup) -> ApiError {
-    group.give_up(Ending::Abort);
-    ApiError {
-        kind: crate::error::ErrorType::Server,
-        ..ApiError::request(
-            StatusCode::GATEWAY_TIMEOUT,
-            "request_timeout",
-            "The request took longer than this server allows.",
-        )
-    }
 }
 
 /// Chunks as they are on the wire, and what follows them.
@@ -138,6 +127,8 @@ fn text_of<F: StreamFormat>(chunks: &mut Vec<Value>, then: &str) -> Bytes {
 
 struct Writer {
     sender: Sender<Bytes>,
+    /// Set when the client does not read.
+    cut: Arc<AtomicBool>,
     slow: Duration,
     keep_alive: Duration,
     /// When something was last written: news need not have any text to show.
@@ -215,6 +206,9 @@ impl Writer {
             Duration::ZERO => self.sender.send(bytes).await.is_ok(),
             limit => self.sender.send_timeout(bytes, limit).await.is_ok(),
         };
+        if !sent {
+            self.cut.store(true, Ordering::Release);
+        }
         self.written = Instant::now();
         sent
     }

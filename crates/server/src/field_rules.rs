@@ -7,7 +7,7 @@ use crate::fields::Fields;
 use crate::metrics::Metrics;
 
 /// Hints without any effect.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "user",
     "safety_identifier",
     "metadata",
@@ -20,13 +20,11 @@ const IGNORED: &[&str] = &[
     "moderation",
     "prediction",
     "extra_body",
-    "priority",
     "cache_salt",
-    "rid",
 ];
 
 /// Fields that cannot be honoured and must not be dropped in silence.
-const REFUSED: &[&str] = &[
+pub(crate) const REFUSED: &[&str] = &[
     "audio",
     "web_search_options",
     "function_call",
@@ -51,7 +49,7 @@ const REFUSED: &[&str] = &[
 ];
 
 /// Fields that mean something here; only strict servers ask.
-const HONOURED: &[&str] = &[
+pub(crate) const HONOURED: &[&str] = &[
     "model",
     "messages",
     "prompt",
@@ -93,14 +91,20 @@ const HONOURED: &[&str] = &[
     "add_generation_prompt",
     "return_spec_tokens_details",
     "return_meta_info",
+    "rid",
     "spec_decode",
     "speculative",
     "echo",
     "suffix",
     "best_of",
+    "priority",
     "use_beam_search",
     "modalities",
     "functions",
+    "text",
+    "input_ids",
+    "sampling_params",
+    "return_logprob",
 ];
 
 /// Refuses what cannot be honoured, counts what is ignored.
@@ -190,10 +194,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     fn refusal(body: Value, strict: bool) -> Option<(&'static str, String)> {
         let fields = Fields::root(body.as_object().unwrap());
-        let checked = check(&fields, strict, &Metrics::new("m"));
+        let metrics = Metrics::new("m", &MetricsConfig::default());
+        let checked = check(&fields, strict, &metrics);
         checked
             .err()
             .map(|error| (error.code.unwrap(), error.param.unwrap()))

@@ -107,6 +107,20 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A string of at most `length_max` characters.
+    pub fn text(&self, name: &str, length_max: usize) -> Result<Option<&'a str>, ApiError> {
+        let text = self.string(name)?;
+        let length = text.map_or(0, |text| text.chars().count());
+        if length > length_max {
+            let path = self.path(name);
+            let message = format!(
+                "Invalid '{path}': expected at most {length_max} characters, got {length}."
+            );
+            return Err(ApiError::invalid("string_above_max_length", path, message));
+        }
+        Ok(text)
+    }
+
     /// An object.
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
         self.get(name)

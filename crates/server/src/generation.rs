@@ -1,14 +1,16 @@
 //! One request on its way through the engine, from its updates to text.
 
-use engine::{Finish, FinishReason, RequestStats, RequestUpdate, TokenLogprob};
+use engine::{Finish, FinishReason, RequestStats, RequestUpdate, StepRecord, TokenLogprob};
 
 use crate::text_stream::{Delta, Matched, TextStream, TokenLine};
 
 /// How an output ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What ended it; `None` = the limit of tokens.
+    /// What ended it; `None` = the limit of tokens, or an abort.
     pub matched: Option<Matched>,
+    /// Somebody ended it before its time.
+    pub aborted: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens that count, the ending one included.
@@ -23,15 +25,18 @@ pub struct Outcome {
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// Counters and times.
     pub stats: RequestStats,
+    /// Verify passes that count.
+    pub records: Vec<StepRecord>,
 }
 
 impl Outcome {
     /// `finish_reason` of the answer.
     pub fn finish_reason(&self) -> &'static str {
-        match self.matched {
-            Some(_) if self.calls > 0 => "tool_calls",
-            Some(_) => "stop",
-            None => "length",
+        match (&self.matched, self.aborted) {
+            (_, true) => "abort",
+            (Some(_), false) if self.calls > 0 => "tool_calls",
+            (Some(_), false) => "stop",
+            (None, false) => "length",
         }
     }
 }
@@ -39,12 +44,15 @@ impl Outcome {
 /// Why there is no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
-    /// Aborted on request or because the server ends.
-    #[error("the request was aborted")]
-    Aborted,
-    /// The engine failed.
+    /// It waited for too long and was not begun.
+    #[error("the request waited for too long")]
+    Expired,
+    /// The engine failed at it.
     #[error("the engine failed: {0}")]
     Failed(String),
+    /// The engine failed before it began with it.
+    #[error("the engine failed before it began with the request: {0}")]
+    NotBegun(String),
 }
 
 /// What to do after an update.
@@ -114,9 +122,15 @@ impl Generation {
         deltas: &mut Vec<Delta>,
     ) -> Result<Outcome, Interruption> {
         match finish.reason {
-            FinishReason::Aborted => return Err(Interruption::Aborted),
+            FinishReason::Expired => return Err(Interruption::Expired),
+            FinishReason::Error(text) if finish.stats.prefill_ms == 0.0 && self.kept() == 0 => {
+                return Err(Interruption::NotBegun(text));
+            }
             FinishReason::Error(text) => return Err(Interruption::Failed(text)),
-            FinishReason::Stop | FinishReason::Length | FinishReason::Finished => {}
+            FinishReason::Stop
+            | FinishReason::Length
+            | FinishReason::Finished
+            | FinishReason::Aborted => {}
         }
         if finish.reason == FinishReason::Stop {
             self.stream.end_turn();
@@ -124,8 +138,10 @@ impl Generation {
         let rest = self.stream.finish(deltas);
         // The engine may have ended by itself before it heard of a stop string.
         finish.trim(self.stream.kept());
+        let aborted = finish.reason == FinishReason::Aborted && self.stream.matched().is_none();
         Ok(Outcome {
             matched: self.stream.matched().cloned(),
+            aborted,
             prompt_tokens: finish.prompt_tokens,
             completion_tokens: self.stream.kept(),
             reasoning_tokens: self.stream.reasoning_tokens(),
@@ -133,6 +149,7 @@ impl Generation {
             rest,
             prompt_logprobs: self.take_prompt_logprobs(),
             stats: finish.stats,
+            records: finish.records,
         })
     }
 }
@@ -141,7 +158,7 @@ impl Generation {
 mod tests {
     use std::sync::Arc;
 
-    use engine::{RequestId, StepRecord, TokenUpdate};
+    use engine::{RequestId, TokenUpdate};
 
     use super::*;
     use crate::testing::{END_OF_TURN, byte_vocabulary};
@@ -237,12 +254,31 @@ mod tests {
     }
 
     #[test]
+    fn an_abort_leaves_what_there_was() {
+        let last = update(&[97], Some(FinishReason::Aborted));
+        let outcome = ended(generation("x").take(last, &mut Vec::new())).unwrap();
+        assert_eq!(
+            (outcome.finish_reason(), outcome.completion_tokens),
+            ("abort", 1)
+        );
+        // A text that had ended before is complete.
+        let mut ending = generation("b");
+        ending.take(update(&[98], None), &mut Vec::new());
+        let last = update(&[], Some(FinishReason::Aborted));
+        let outcome = ended(ending.take(last, &mut Vec::new())).unwrap();
+        assert_eq!(outcome.finish_reason(), "stop");
+    }
+
+    #[test]
     fn failures_are_no_outcomes() {
-        let take = |reason| {
-            ended(generation("x").take(update(&[97], Some(reason)), &mut Vec::new())).unwrap_err()
+        let take = |ids: &[u32], reason| {
+            ended(generation("x").take(update(ids, Some(reason)), &mut Vec::new())).unwrap_err()
         };
-        assert_eq!(take(FinishReason::Aborted), Interruption::Aborted);
-        let failed = take(FinishReason::Error("why".to_owned()));
-        assert_eq!(failed, Interruption::Failed("why".to_owned()));
+        assert_eq!(take(&[], FinishReason::Expired), Interruption::Expired);
+        let why = || "why".to_owned();
+        let failed = take(&[97], FinishReason::Error(why()));
+        assert_eq!(failed, Interruption::Failed(why()));
+        let innocent = take(&[], FinishReason::Error(why()));
+        assert_eq!(innocent, Interruption::NotBegun(why()));
     }
 }

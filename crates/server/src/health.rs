@@ -20,11 +20,10 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     if let Some(error) = app.not_ready() {
         return failed(&app, error, &status);
     }
-    let stale = app.config.limits.health_stale_timeout;
-    match is_stale(&status, stale) {
-        true => failed(&app, silent(&status), &status),
-        false => Json(json!({"status": "ok"})).into_response(),
+    if app.is_leaving() {
+        return failed(&app, ApiError::draining(), &status);
     }
+    Json(json!({"status": "ok"})).into_response()
 }
 
 /// Whether the process should be left alone.
@@ -46,24 +45,18 @@ pub(crate) async fn root(State(app): State<Arc<App>>) -> Json<Value> {
     }))
 }
 
-fn is_stale(status: &Status, limit: Duration) -> bool {
-    !limit.is_zero() && status.heartbeat_age > limit
+/// `ready`, or the `status` that `/health` has instead.
+pub(crate) fn condition(app: &App, status: &Status) -> &'static str {
+    match app.not_ready().is_some() || app.is_leaving() {
+        true => why_not(app, status).0,
+        false => "ready",
+    }
 }
 
-fn silent(status: &Status) -> ApiError {
-    let seconds = status.heartbeat_age.as_secs();
-    let message = match status.phase {
-        Phase::Failed => "The engine has failed.".to_owned(),
-        _ => format!("The engine has been silent for {seconds} seconds."),
-    };
-    ApiError::unavailable("engine_unavailable", message, 5_000)
-}
-
-fn failed(app: &App, error: ApiError, status: &Status) -> Response {
-    let mut body = error.object();
-    let draining = app.is_draining();
-    let (name, phase) = match status.phase {
-        _ if draining => ("draining", "draining"),
+/// `status` and `phase` of a server to which no requests should be sent.
+fn why_not(app: &App, status: &Status) -> (&'static str, &'static str) {
+    match status.phase {
+        _ if app.is_leaving() => ("draining", "draining"),
         Phase::Init => ("loading", "init"),
         Phase::Download => ("loading", "download"),
         Phase::Weights => ("loading", "weights"),
@@ -71,7 +64,23 @@ fn failed(app: &App, error: ApiError, status: &Status) -> Response {
         Phase::Ready => ("stalled", "ready"),
         Phase::Draining | Phase::Stopped => ("draining", "draining"),
         Phase::Failed => ("failed", "failed"),
-    };
+    }
+}
+
+fn is_stale(status: &Status, limit: Duration) -> bool {
+    !limit.is_zero() && status.heartbeat_age > limit
+}
+
+fn silent(status: &Status) -> ApiError {
+    match status.phase {
+        Phase::Failed => ApiError::engine_stopped(),
+        _ => ApiError::engine_silent(status.heartbeat_age),
+    }
+}
+
+fn failed(app: &App, error: ApiError, status: &Status) -> Response {
+    let mut body = error.object();
+    let (name, phase) = why_not(app, status);
     body["status"] = name.into();
     body["phase"] = phase.into();
     body["progress"] = json!(status.bytes_done as f64 / status.bytes_total.max(1) as f64);

@@ -3,6 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Characters of a client's own name for its request at most.
+pub(crate) const RID_LENGTH_MAX: usize = 128;
+
 /// `prefix` and 24 random hexadecimal digits.
 pub(crate) fn random_id(prefix: &str) -> String {
     let word = || RandomState::new().hash_one(0_u8);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 
@@ -57,6 +57,7 @@ pub(crate) async fn create(
         streaming,
         style,
         form,
+        rid,
     } = request;
     let style = Style {
         id: ids::random_id("msg_"),
@@ -65,6 +66,7 @@ pub(crate) async fn create(
     };
     let planned = app.constrain(&request_id, form, planned).await?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
+    group.introduce(&style.id, rid.as_deref());
     if streaming.on {
         let format = MessageStream::new(style);
         return event_stream::respond(&app, in_flight, group, format).await;
@@ -76,7 +78,8 @@ pub(crate) async fn create(
             "a request without an answer",
         ));
     };
-    Ok(Json(whole(&style, answer, &group)).into_response())
+    let whole = whole(&style, answer, &group);
+    Ok(answer::respond(whole, &group))
 }
 
 /// Counts the tokens of a conversation, with or without an engine that is ready.

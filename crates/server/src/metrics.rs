@@ -4,14 +4,44 @@
 //! either kind work.
 
 mod families;
+mod process;
 mod registry;
 mod report;
 
 use std::sync::Arc;
 
-use engine::{RequestStats, StepTiming};
+use crate::field_rules;
+use crate::generation::Outcome;
+use engine::StepTiming;
 use families::*;
 use registry::{Counter, Gauge, Histogram, Labels, Registry};
+
+/// What `/metrics` has.
+#[derive(Clone, Debug)]
+pub struct MetricsConfig {
+    /// Whether it exists.
+    pub served: bool,
+    /// Families of names besides the server's own.
+    pub prefixes: Vec<NamePrefix>,
+}
+
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        MetricsConfig {
+            served: true,
+            prefixes: vec![NamePrefix::Sglang, NamePrefix::Vllm],
+        }
+    }
+}
+
+/// A family of names that dashboards know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamePrefix {
+    /// `sglang:`
+    Sglang,
+    /// `vllm:`
+    Vllm,
+}
 
 /// How a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +52,7 @@ pub(crate) enum Ending {
     ToolCalls,
     /// Its limit.
     Length,
-    /// The client went away or the server ends.
+    /// The client went away, time ran out or the server ends.
     Abort,
     /// The engine failed.
     Error,
@@ -37,7 +67,17 @@ const ENDINGS: [(Ending, &str); 5] = [
 ];
 
 /// Phases of a step as they are reported.
-const STEP_PHASES: [&str; 5] = ["draft", "build", "verify", "sample", "commit"];
+const STEP_PHASES: [&str; 6] = ["draft", "build", "verify", "sample", "commit", "host"];
+
+/// Codes of refusals at the door.
+const REFUSALS: [&str; 6] = [
+    "queue_full",
+    "queue_timeout",
+    "model_loading",
+    "server_draining",
+    "engine_unavailable",
+    "rate_limit_exceeded",
+];
 
 /// Everything the server counts itself, and the engine's numbers as of the last scrape.
 #[derive(Debug)]
@@ -60,16 +100,24 @@ pub(crate) struct Metrics {
     prompt_size: Histogram,
     output_size: Histogram,
     accept_length: Histogram,
+    tree_nodes: Histogram,
+    undrafted: Counter,
     step: Histogram,
-    step_phases: [Histogram; 5],
+    step_phases: [Histogram; 6],
     masks: Histogram,
 }
 
 impl Metrics {
     /// All zero, of the model with this name.
-    pub(crate) fn new(model: &str) -> Self {
-        let registry = Registry::new(model);
+    pub(crate) fn new(model: &str, config: &MetricsConfig) -> Self {
+        let registry = Registry::new(model, &config.prefixes);
         report::constants(&registry);
+        for code in REFUSALS {
+            registry.counter(&REJECTIONS, &[("reason", code)]);
+        }
+        for field in field_rules::IGNORED {
+            registry.counter(&IGNORED_FIELDS, &[("field", field)]);
+        }
         let counter = |family| registry.counter(&family, &[]);
         let histogram = |family| registry.histogram(&family, &[]);
         let stage = |name| registry.histogram(&STAGES, &[("stage", name)]);
@@ -93,6 +141,8 @@ impl Metrics {
             prompt_size: histogram(PROMPT_SIZE),
             output_size: histogram(OUTPUT_SIZE),
             accept_length: histogram(ACCEPT_LENGTH),
+            tree_nodes: histogram(TREE_NODES),
+            undrafted: registry.counter(&SPEC_DISABLED, &[("reason", "request")]),
             step: histogram(STEP),
             step_phases: STEP_PHASES.map(phase),
             masks: histogram(MASKS),
@@ -105,8 +155,9 @@ impl Metrics {
         self.registry.upkeep();
     }
 
-    /// Tokens of a prompt were taken in.
-    pub(crate) fn count_prompt(&self, tokens: usize) {
+    /// Tokens of a prompt were taken in. `speculative`: the request lets the engine draft.
+    pub(crate) fn count_prompt(&self, tokens: usize, speculative: bool) {
+        self.undrafted.add(u64::from(!speculative));
         self.prompt_tokens.add(tokens as u64);
         self.prompt_size.observe(tokens as f64, 1);
     }
@@ -127,8 +178,9 @@ impl Metrics {
             .observe(seconds / tokens.max(1) as f64, tokens);
     }
 
-    /// A sequence ended as it should, after `seconds` in all and with so many tokens.
-    pub(crate) fn observe_request(&self, stats: &RequestStats, tokens: usize, seconds: f64) {
+    /// A sequence ended as it should, after `seconds` in all.
+    pub(crate) fn observe_request(&self, outcome: &Outcome, seconds: f64) {
+        let (stats, tokens) = (&outcome.stats, outcome.completion_tokens);
         self.end_to_end.observe(seconds, 1);
         self.queue.observe(stats.queue_ms / 1e3, 1);
         self.prefill.observe(stats.prefill_ms / 1e3, 1);
@@ -142,6 +194,9 @@ impl Metrics {
             if steps > 0 {
                 self.accept_length.observe(accepted as f64 + 1.0, steps);
             }
+        }
+        for record in &outcome.records {
+            self.tree_nodes.observe(f64::from(record.drafted), 1);
         }
     }
 
@@ -169,6 +224,14 @@ impl Metrics {
     /// A field was accepted and has no effect.
     pub(crate) fn count_ignored(&self, field: &str) {
         self.count(&IGNORED_FIELDS, &[("field", field)]);
+    }
+
+    /// Requests like this will come: until then there are none.
+    pub(crate) fn expect_http(&self, endpoint: &str, method: &str) {
+        let labels = [("endpoint", endpoint), ("method", method)];
+        self.registry.counter(&HTTP_REQUESTS, &labels);
+        let labels = [labels[0], labels[1], ("status_code", "200")];
+        self.registry.counter(&HTTP_RESPONSES, &labels);
     }
 
     /// A request came in.
@@ -210,6 +273,9 @@ impl Metrics {
             parts.sample_ms,
             parts.commit_ms,
         ];
+        let device: f64 = parts.iter().sum();
+        let host = (timing.total_ms - device).max(0.0);
+        let parts = parts.into_iter().chain([host]);
         for (histogram, ms) in self.step_phases.iter().zip(parts) {
             histogram.observe(ms / 1e3, 1);
         }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, unknown_model};
 use crate::error::ApiError;
+use crate::grammar::GrammarBackend;
 
 /// One entry per served name.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
@@ -47,7 +48,7 @@ fn model(app: &App, name: &str) -> Value {
         "capabilities": {
             "tools": app.files.template.is_some(),
             "reasoning": app.files.template.is_some(),
-            "json_schema": false,
+            "json_schema": app.config.grammar.backend == GrammarBackend::Llguidance,
             "vision": false,
         },
     })

@@ -10,9 +10,9 @@ mod tools;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::answer;
 use crate::app::App;
 use crate::body;
 use crate::chat::{self, ChatRequest};
-use crate::error::{ApiError, shorten};
+use crate::error::ApiError;
 use crate::event_stream;
 use crate::fields::Fields;
 use crate::ids;
@@ -56,9 +56,11 @@ pub(crate) async fn create(
         streaming,
         style: _,
         form,
+        rid,
     } = request;
     let planned = app.constrain(&request_id, form, planned).await?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
+    group.introduce(&style.id, rid.as_deref());
     if streaming.on {
         let format = ResponseStream::new(Arc::clone(&app), style);
         return event_stream::respond(&app, in_flight, group, format).await;
@@ -70,7 +72,8 @@ pub(crate) async fn create(
             "a request without an answer",
         ));
     };
-    Ok(Json(whole(&app, &style, answer, &group)).into_response())
+    let whole = whole(&app, &style, answer, &group);
+    Ok(answer::respond(whole, &group))
 }
 
 fn style(request: &ChatRequest, asked: Asked) -> Style {
@@ -129,13 +132,6 @@ pub(crate) async fn input_tokens(
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": count}),
     ))
-}
-
-/// 404: no response is kept.
-pub(crate) async fn stored(Path(id): Path<String>) -> ApiError {
-    let id = shorten(&id);
-    let message = format!("The response '{id}' does not exist: this server keeps none.");
-    ApiError::request(StatusCode::NOT_FOUND, "response_not_found", message)
 }
 
 #[cfg(test)]

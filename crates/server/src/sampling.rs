@@ -41,6 +41,8 @@ pub struct RequestRules {
     pub generation_config: bool,
     /// Variables of the chat template; the request's own win.
     pub template_variables: serde_json::Map<String, Value>,
+    /// Requests say how urgent they are; else they start in the order they come.
+    pub priority: bool,
     /// Base of the seeds of requests that have none; `None` = random.
     pub seed: Option<u64>,
 }
@@ -56,6 +58,7 @@ impl Default for RequestRules {
             strip_client_markers: true,
             generation_config: true,
             template_variables: serde_json::Map::new(),
+            priority: false,
             seed: None,
         }
     }
@@ -72,6 +75,8 @@ pub struct GenerationOptions {
     pub min_tokens: usize,
     /// `false`: no drafting for this request.
     pub speculative: bool,
+    /// Lower ones start first.
+    pub priority: i64,
     /// Answers to one prompt.
     pub choices: usize,
     /// Ends of the text.
@@ -92,6 +97,7 @@ impl GenerationOptions {
         };
         let choices = fields.integer("n", 1, choices_max)?.unwrap_or(1);
         Ok(GenerationOptions {
+            priority: priority(fields, rules)?,
             sampling: sampling(fields, files, rules)?,
             max_tokens: max_tokens(fields)?,
             min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
@@ -136,6 +142,7 @@ impl GenerationOptions {
                 .filter(|id| !self.text.end_ids.contains(id)),
         );
         Request {
+            priority: self.priority,
             prompt,
             sampling,
             max_tokens,
@@ -246,15 +253,24 @@ fn logit_bias(fields: &Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, Api
     Ok(biases)
 }
 
+/// How urgent a request is, where requests may say so.
+pub(crate) fn priority(fields: &Fields, rules: &RequestRules) -> Result<i64, ApiError> {
+    let given = match rules.priority {
+        true => fields.integer("priority", i64::MIN, i64::MAX)?,
+        false => None,
+    };
+    Ok(given.unwrap_or(0))
+}
+
 /// The newer name wins; `-1` of the older one means no limit.
 fn max_tokens(fields: &Fields) -> Result<Option<usize>, ApiError> {
-    if let Some(count) = fields.count("max_completion_tokens", 1)? {
-        return Ok(Some(count));
-    }
-    if let Some(-1) = fields.integer("max_tokens", i64::MIN, i64::MAX)? {
-        return Ok(None);
-    }
-    fields.count("max_tokens", 1)
+    let newer = fields.count("max_completion_tokens", 1)?;
+    // What does not count must still be right.
+    let older = match fields.integer("max_tokens", i64::MIN, i64::MAX)? {
+        Some(-1) => None,
+        _ => fields.count("max_tokens", 1)?,
+    };
+    Ok(newer.or(older))
 }
 
 fn text_options(

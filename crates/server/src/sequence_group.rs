@@ -1,15 +1,18 @@
 //! The sequences of one HTTP request, from submission to their ends.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::{EngineHandle, Request, RequestId, RequestStats, TokenLogprob};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::access_log::GenerationRecord;
+use crate::active_requests::Registration;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::generation::{Generation, Interruption, Outcome, Progress};
 use crate::metrics::{Ending, Metrics};
+use crate::queue_wait::wait_ms;
 use crate::text_stream::{Delta, TextOptions, TextStream};
 use crate::updates::Numbered;
 
@@ -27,6 +30,8 @@ pub(crate) struct Planned {
 pub(crate) struct News {
     /// Which sequence, in the order they were planned.
     pub(crate) choice: usize,
+    /// Output tokens that count.
+    pub(crate) ids: Vec<u32>,
     /// Text that became final; may be empty.
     pub(crate) deltas: Vec<Delta>,
     /// With the first output or the end: log-probabilities of prompt tokens 1, 2, ...
@@ -50,6 +55,7 @@ pub(crate) struct TokenCounts {
 struct Member {
     id: RequestId,
     generation: Generation,
+    prompt_tokens: usize,
     /// When its last tokens came.
     last: Option<Instant>,
     open: bool,
@@ -67,6 +73,12 @@ pub(crate) struct SequenceGroup {
     started: Instant,
     first_token_ms: Option<f64>,
     finished: Vec<(usize, RequestStats)>,
+    /// Until then one of them has to start.
+    start_by: Option<Instant>,
+    /// Until then one of them has to have news.
+    answer_by: Option<Instant>,
+    registration: Registration,
+    record: GenerationRecord,
 }
 
 impl SequenceGroup {
@@ -78,6 +90,9 @@ impl SequenceGroup {
         choices: usize,
     ) -> Result<Self, ApiError> {
         let (sender, updates) = unbounded_channel();
+        let started = Instant::now();
+        let limit = |limit: Duration| (!limit.is_zero()).then(|| started.checked_add(limit))?;
+        let limits = &app.config.limits;
         let mut group = SequenceGroup {
             engine: app.engine.clone(),
             metrics: Arc::clone(&app.metrics),
@@ -85,40 +100,63 @@ impl SequenceGroup {
             members: Vec::with_capacity(planned.len()),
             request_id: request_id.to_owned(),
             prompt_tokens: 0,
-            started: Instant::now(),
+            started,
             first_token_ms: None,
             finished: Vec::new(),
+            start_by: limit(limits.queue_timeout),
+            answer_by: limit(limits.request_timeout),
+            registration: app.active.enter(request_id),
+            record: GenerationRecord::default(),
         };
+        let mut requests = Vec::with_capacity(planned.len());
+        let mut texts = Vec::with_capacity(planned.len());
         let mut prompts = Vec::with_capacity(planned.len());
-        for (number, plan) in planned.into_iter().enumerate() {
-            let tokens = plan.request.prompt.len();
-            let submitted = app
-                .updates
-                .submit(&app.engine, plan.request, number, &sender);
-            let id = match submitted {
-                Ok(id) => id,
-                Err(error) => {
-                    // No client has left: what was taken before is taken back.
-                    group.close_all(Ending::Abort);
-                    return Err(app.refusal(error));
-                }
-            };
-            if number % choices == 0 {
-                group.prompt_tokens += tokens;
-            }
-            prompts.push(tokens);
+        for plan in planned {
+            prompts.push((plan.request.prompt.len(), plan.request.speculative));
+            requests.push(plan.request);
+            texts.push(plan.text);
+        }
+        let submitted = app.updates.submit(&app.engine, requests, &sender);
+        let ids = submitted.map_err(|error| app.refusal(error))?;
+        let shared = prompts.iter().step_by(choices);
+        group.prompt_tokens = shared.map(|(tokens, _)| tokens).sum();
+        for ((id, text), &(tokens, _)) in ids.into_iter().zip(texts).zip(&prompts) {
+            group.registration.add(id);
             let vocabulary = Arc::clone(&app.files.vocabulary);
             group.members.push(Member {
                 id,
-                generation: Generation::new(TextStream::new(vocabulary, plan.text)),
+                generation: Generation::new(TextStream::new(vocabulary, text)),
+                prompt_tokens: tokens,
                 last: None,
                 open: true,
             });
         }
-        for tokens in prompts {
-            app.metrics.count_prompt(tokens);
+        for (tokens, speculative) in prompts {
+            app.metrics.count_prompt(tokens, speculative);
         }
+        group.record.prompt(group.prompt_tokens);
         Ok(group)
+    }
+
+    /// Names the answer for the access log, and the request for those who want to abort it.
+    pub(crate) fn introduce(&self, answer_id: &str, rid: Option<&str>) {
+        self.record.answer(answer_id);
+        self.registration.rename(rid.unwrap_or(answer_id));
+    }
+
+    /// What the access log says about the work; it fills as sequences end.
+    pub(crate) fn record(&self) -> GenerationRecord {
+        self.record.clone()
+    }
+
+    /// Prompt tokens of one sequence.
+    pub(crate) fn prompt_of(&self, choice: usize) -> usize {
+        self.members[choice].prompt_tokens
+    }
+
+    /// Since submission.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// What happens next; `None` after all have ended.
@@ -126,19 +164,16 @@ impl SequenceGroup {
         if !self.members.iter().any(|member| member.open) {
             return None;
         }
-        let Some((choice, update)) = self.updates.recv().await else {
-            self.close_all(Ending::Error);
-            let message = "The engine has stopped.";
-            return Some(Err(ApiError::unavailable(
-                "engine_unavailable",
-                message,
-                5_000,
-            )));
+        let (choice, update) = match self.receive().await {
+            Ok(update) => update,
+            Err(error) => return Some(Err(error)),
         };
+        self.answer_by = None;
         let has_tokens = !update.tokens.is_empty();
         let mut deltas = Vec::new();
         let member = &mut self.members[choice];
         let before = member.generation.kept();
+        let mut ids: Vec<u32> = update.tokens.iter().map(|token| token.id).collect();
         let progress = member.generation.take(update, &mut deltas);
         let mut prompt_logprobs = match has_tokens {
             true => member.generation.take_prompt_logprobs(),
@@ -146,6 +181,7 @@ impl SequenceGroup {
         };
         // A stop string that was found late takes tokens back.
         let tokens = member.generation.kept().saturating_sub(before);
+        ids.truncate(tokens);
         let id = member.id;
         self.time_tokens(choice, tokens);
         let outcome = match progress {
@@ -153,6 +189,10 @@ impl SequenceGroup {
             Progress::Enough(kept) => {
                 self.engine.finish(id, kept);
                 None
+            }
+            Progress::Ended(Ok(outcome)) if outcome.aborted && !self.registration.is_aborted() => {
+                self.close_all(Ending::Abort);
+                return Some(Err(ApiError::draining()));
             }
             Progress::Ended(Ok(mut outcome)) => {
                 self.close(choice, &outcome);
@@ -163,10 +203,36 @@ impl SequenceGroup {
         };
         Some(Ok(News {
             choice,
+            ids,
             deltas,
             prompt_logprobs,
             outcome,
         }))
+    }
+
+    /// The engine's next word, as long as the limits of time allow to wait for it.
+    async fn receive(&mut self) -> Result<Numbered, ApiError> {
+        loop {
+            tokio::select! {
+                biased;
+                update = self.updates.recv() => {
+                    return update.ok_or_else(|| {
+                        self.close_all(Ending::Error);
+                        ApiError::engine_stopped()
+                    });
+                }
+                () = until(self.answer_by) => {
+                    self.close_all(Ending::Abort);
+                    return Err(ApiError::too_slow());
+                }
+                () = until(self.start_by) => {
+                    // Only the engine knows whether one has started; if not, all will end.
+                    self.start_by = None;
+                    let ids = self.members.iter().map(|member| member.id);
+                    self.engine.expire(ids.collect());
+                }
+            }
+        }
     }
 
     /// Tokens so far.
@@ -218,34 +284,33 @@ impl SequenceGroup {
 
     fn close(&mut self, choice: usize, outcome: &Outcome) {
         self.members[choice].open = false;
-        let ending = match outcome.matched {
-            Some(_) if outcome.calls > 0 => Ending::ToolCalls,
-            Some(_) => Ending::Stop,
-            None => Ending::Length,
+        self.registration.remove(self.members[choice].id);
+        let ending = match (&outcome.matched, outcome.aborted) {
+            (_, true) => Ending::Abort,
+            (Some(_), false) if outcome.calls > 0 => Ending::ToolCalls,
+            (Some(_), false) => Ending::Stop,
+            (None, false) => Ending::Length,
         };
         self.metrics.count_ending(ending);
         let seconds = self.started.elapsed().as_secs_f64();
-        let (stats, tokens) = (&outcome.stats, outcome.completion_tokens);
-        self.metrics.observe_request(stats, tokens, seconds);
-        tracing::info!(
-            request_id = self.request_id,
-            choice,
-            prompt_tokens = outcome.prompt_tokens,
-            completion_tokens = tokens,
-            finish_reason = outcome.finish_reason(),
-            queue_ms = stats.queue_ms,
-            total_ms = seconds * 1e3,
-            accept_length = stats.mean_acceptance_length(),
-            "generated"
-        );
+        let tokens = outcome.completion_tokens;
+        if !outcome.aborted {
+            self.metrics.observe_request(outcome, seconds);
+        }
         self.finished.push((tokens, outcome.stats.clone()));
+        self.record.sequence(outcome, self.first_token_ms);
     }
 
     fn interrupt(&mut self, interruption: Interruption) -> ApiError {
         match interruption {
-            Interruption::Aborted => {
+            Interruption::Expired => {
                 self.close_all(Ending::Abort);
-                ApiError::draining()
+                ApiError::queue_timeout(wait_ms(&self.engine.stats()))
+            }
+            Interruption::NotBegun(detail) => {
+                tracing::error!(request_id = self.request_id, detail, "request lost");
+                self.close_all(Ending::Error);
+                ApiError::engine_stopped()
             }
             Interruption::Failed(detail) => {
                 self.close_all(Ending::Error);
@@ -258,6 +323,7 @@ impl SequenceGroup {
         for member in self.members.iter_mut().filter(|member| member.open) {
             member.open = false;
             self.engine.abort(member.id);
+            self.registration.remove(member.id);
             self.metrics.count_ending(ending);
         }
     }
@@ -267,12 +333,15 @@ impl Drop for SequenceGroup {
     fn drop(&mut self) {
         if self.members.iter().any(|member| member.open) {
             self.metrics.count_disconnect();
-            tracing::info!(
-                request_id = self.request_id,
-                status = 499,
-                "the client is gone"
-            );
             self.close_all(Ending::Abort);
         }
+    }
+}
+
+/// Never without a time.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }

@@ -6,25 +6,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Engine, FailureCause, Phase};
+use serde_json::{Map, Value};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::connections::Connections;
+use crate::drain::drain;
 use crate::grammar::GrammarConfig;
+pub use crate::key_source::KeySource;
 use crate::metrics::Metrics;
+pub use crate::metrics::{MetricsConfig, NamePrefix};
 use crate::model_files::ModelFiles;
 use crate::routes::router;
 use crate::sampling::RequestRules;
+use crate::signals::Signals;
+use crate::supervisor::Supervisor;
 use crate::updates::Updates;
 
 /// How often slow changes are looked for.
-const POLL: Duration = Duration::from_millis(20);
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 /// How often observations are summed up.
 const UPKEEP: Duration = Duration::from_secs(1);
 /// What clients get to read the last bytes, and the engine to end.
-const FLUSH: Duration = Duration::from_secs(5);
+pub(crate) const FLUSH: Duration = Duration::from_secs(5);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -35,6 +39,14 @@ pub struct ServeConfig {
     pub port: u16,
     /// Keys of users; none = open.
     pub api_keys: Vec<String>,
+    /// Where they came from, to read them again.
+    pub key_source: KeySource,
+    /// The administrator's key; without one users may administrate.
+    pub admin_api_key: Option<String>,
+    /// What `/metrics` has.
+    pub metrics: MetricsConfig,
+    /// Every flag but the secret ones, by its name with underscores.
+    pub flags: Map<String, Value>,
     /// `/metrics` asks for a key too.
     pub metrics_require_key: bool,
     /// Names of the model, at least one; the first one is reported.
@@ -70,14 +82,18 @@ pub struct ServeLimits {
     pub body_bytes_max: usize,
     /// Time for a body to arrive.
     pub body_timeout: Duration,
-    /// Time from a request to its first output.
+    /// Time from a request to its first output, and to the end of an answer that is no stream.
     pub request_timeout: Duration,
+    /// Time that a request may wait until it starts.
+    pub queue_timeout: Duration,
     /// Silence after which a stream gets a comment; 0 = never.
     pub keep_alive_interval: Duration,
     /// Time a client may leave its stream unread.
     pub slow_client_timeout: Duration,
     /// Silence of the engine after which `/health` fails.
     pub health_stale_timeout: Duration,
+    /// Time for `/health_generate` to see a token.
+    pub health_check_timeout: Duration,
     /// Silence of the engine after which `/livez` fails.
     pub watchdog_timeout: Duration,
     /// Status of a refusal because the queue is full: 429 or 503.
@@ -90,9 +106,11 @@ impl Default for ServeLimits {
             body_bytes_max: 32 << 20,
             body_timeout: Duration::from_secs(60),
             request_timeout: Duration::ZERO,
+            queue_timeout: Duration::ZERO,
             keep_alive_interval: Duration::from_secs(15),
             slow_client_timeout: Duration::from_secs(60),
             health_stale_timeout: Duration::from_secs(30),
+            health_check_timeout: Duration::from_secs(20),
             watchdog_timeout: Duration::from_secs(300),
             queue_full_status: 429,
         }
@@ -139,6 +157,9 @@ pub enum ServeError {
     /// Requests were cut off at the end of the drain.
     #[error("{0} requests were cut off because the drain took too long")]
     DrainCut(usize),
+    /// The engine shows no sign of life.
+    #[error("the engine has been silent for {} seconds", .0.as_secs())]
+    Stalled(Duration),
     /// A second signal ended the drain at once.
     #[error("stopped at once by a second signal; {0} requests were cut off")]
     Stopped(usize),
@@ -152,7 +173,7 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
         return Err(ServeError::Config(reason.to_owned()));
     };
     let Engine { handle, outputs } = engine;
-    let metrics = Arc::new(Metrics::new(&name));
+    let metrics = Arc::new(Metrics::new(&name, &config.metrics));
     keep_up(&metrics);
     let system = |reason: std::io::Error| ServeError::Engine(reason.to_string());
     let (updates, mut ended) = Updates::start(outputs, Arc::clone(&metrics)).map_err(system)?;
@@ -167,11 +188,15 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
     let listener = TcpListener::bind(address).await.map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     tracing::info!(%address, "listening");
-    let mut connections = Connections::serve(listener, router);
+    let slow = app.config.limits.slow_client_timeout;
+    let mut connections = Connections::serve(listener, router, slow);
+    let (mut supervisor, mut stalled) = Supervisor::start(&app, &name, address).map_err(system)?;
     let mut loaded = false;
     tokio::select! {
         _ = &mut ended => {}
-        () = signals.next() => {
+        Ok(silence) = &mut stalled => return Err(ServeError::Stalled(silence)),
+        () = signals.end(&app) => {
+            supervisor.stopping();
             return drain(&app, &mut connections, &mut signals, &mut ended).await;
         }
         () = async {
@@ -217,82 +242,6 @@ fn keep_up(metrics: &Arc<Metrics>) {
 /// Waits for the engine, which need not ever become ready.
 async fn until_ready(app: &App) {
     while app.engine.status().phase != Phase::Ready {
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-/// SIGTERM and SIGINT. SIGHUP changes nothing: keys are read at start only.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    /// Held so that a lost terminal does not end the server.
-    _hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            _hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-/// Lets running and queued requests end, up to a limit; a second signal ends the wait.
-async fn drain(
-    app: &App,
-    connections: &mut Connections,
-    signals: &mut Signals,
-    ended: &mut oneshot::Receiver<()>,
-) -> Result<(), ServeError> {
-    let config = &app.config;
-    tracing::info!(requests = app.in_flight(), "draining");
-    let waiting = async {
-        tokio::time::sleep(config.drain_delay).await;
-        app.drain();
-        connections.close();
-        tokio::time::timeout(config.drain_timeout, until_idle(app))
-            .await
-            .is_ok()
-    };
-    let (idle, stopped) = tokio::select! {
-        idle = waiting => (idle, false),
-        () = signals.next() => (false, true),
-    };
-    app.drain();
-    connections.close();
-    let cut = match idle {
-        true => 0,
-        false => app.in_flight(),
-    };
-    match cut {
-        0 => app.engine.drain(),
-        _ => app.engine.shutdown(),
-    }
-    connections.closed(FLUSH).await;
-    // A receiver that heard of the end before must not be asked again.
-    if app.engine.status().phase != Phase::Failed {
-        let _ = tokio::time::timeout(FLUSH, ended).await;
-    }
-    let status = app.engine.status();
-    match (status.error, cut) {
-        (Some(reason), _) => Err(ServeError::Engine(reason)),
-        (None, 0) => Ok(()),
-        (None, cut) if stopped => Err(ServeError::Stopped(cut)),
-        (None, cut) => Err(ServeError::DrainCut(cut)),
-    }
-}
-
-async fn until_idle(app: &App) {
-    while app.in_flight() > 0 {
         tokio::time::sleep(POLL).await;
     }
 }

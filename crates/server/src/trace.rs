@@ -1,17 +1,18 @@
 //! Request ids, the access log and the counters of HTTP itself.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use crate::access_log::AccessLine;
 use crate::app::App;
 use crate::error::ErrorCode;
 use crate::ids;
 use crate::metrics::ActiveHttp;
+use crate::peer::Peer;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -25,7 +26,6 @@ pub(crate) async fn trace(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let began = Instant::now();
     let id = request
         .headers()
         .get(&REQUEST_ID)
@@ -41,6 +41,8 @@ pub(crate) async fn trace(
     request.extensions_mut().insert(RequestId(id.clone()));
     app.metrics
         .count_http_request(&endpoint, method_name(&method));
+    let peer = request.extensions().get::<Peer>().copied();
+    let line = AccessLine::new(&id, method_name(&method), request.uri().path(), peer);
     let active = ActiveHttp::new(Arc::clone(&app.metrics));
     let mut response = next.run(request).await;
     drop(active);
@@ -54,19 +56,10 @@ pub(crate) async fn trace(
     if let (429 | 503, true, Some(code)) = (status, method == Method::POST, code) {
         app.metrics.count_rejection(code);
     }
-    tracing::info!(
-        request_id = id,
-        method = method_name(&method),
-        endpoint,
-        status,
-        code,
-        ms = began.elapsed().as_secs_f64() * 1e3,
-        "answered"
-    );
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    response
+    line.answered(response, code)
 }
 
 /// Methods are the client's to invent, labels are not.

@@ -142,6 +142,7 @@ pub(crate) fn named_tool(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     #[test]
     fn errors_name_the_clients_own_field() {
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn only_strict_servers_refuse_unknown_fields() {
-        let metrics = Metrics::new("m");
+        let metrics = Metrics::new("m", &MetricsConfig::default());
         let body = json!({"a": 1, "b": 2, "seed": 3, "c": null});
         let fields = Fields::root(body.as_object().unwrap());
         let check = |honoured: &[&str], strict| {

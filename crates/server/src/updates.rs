@@ -4,6 +4,7 @@
 //! is unbounded, and what fills it is bounded by the context.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,8 @@ struct Route {
 #[derive(Debug, Default)]
 pub(crate) struct Updates {
     routes: Mutex<HashMap<RequestId, Route>>,
+    /// Tokens that came, of whatever request.
+    tokens: AtomicU64,
 }
 
 impl Updates {
@@ -56,25 +59,33 @@ impl Updates {
         Ok((updates, ended))
     }
 
-    /// Submits a request whose updates go to `sender` as number `number`. The lock is held
-    /// meanwhile, so no update can come before its route exists.
+    /// Submits all requests or none; the updates of the first go to `sender` as number 0, and so
+    /// on. The lock is held meanwhile, so no update can come before its route exists.
     pub(crate) fn submit(
         &self,
         engine: &EngineHandle,
-        request: Request,
-        number: usize,
+        requests: Vec<Request>,
         sender: &UnboundedSender<Numbered>,
-    ) -> Result<RequestId, SubmitError> {
+    ) -> Result<Vec<RequestId>, SubmitError> {
         let mut routes = self.routes();
-        let id = engine.submit(request)?;
-        let sender = sender.clone();
-        routes.insert(id, Route { number, sender });
-        Ok(id)
+        let ids = engine.submit_all(requests)?;
+        for (number, &id) in ids.iter().enumerate() {
+            let sender = sender.clone();
+            routes.insert(id, Route { number, sender });
+        }
+        Ok(ids)
+    }
+
+    /// Tokens that came since start.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
     }
 
     fn deliver(&self, output: StepOutput) {
         let mut routes = self.routes();
         for update in output.updates {
+            let count = update.tokens.len() as u64;
+            self.tokens.fetch_add(count, Ordering::Release);
             let (id, last) = (update.id, update.finish.is_some());
             if let Some(route) = routes.get(&id) {
                 // A receiver that is gone has aborted its requests.

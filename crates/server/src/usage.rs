@@ -133,7 +133,8 @@ pub(crate) fn add_totals(
     }
 }
 
-fn algorithm(algorithm: Algorithm) -> &'static str {
+/// The name of an algorithm as flags have it.
+pub(crate) fn algorithm(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::None => "NONE",
         Algorithm::Dflash => "DFLASH",
@@ -153,7 +154,8 @@ fn spec_tokens(info: &ModelInfo) -> Option<usize> {
     }
 }
 
-fn budget(info: &ModelInfo) -> Value {
+/// Nodes of a tree, drafts of a chain, `auto`, or null.
+pub(crate) fn budget(info: &ModelInfo) -> Value {
     match (info.algorithm, info.budget) {
         (Algorithm::None, _) => Value::Null,
         (Algorithm::Dflash, _) => info.chain_drafts.into(),

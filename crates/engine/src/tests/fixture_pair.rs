@@ -99,6 +99,7 @@ pub(super) fn requests() -> Vec<Request> {
             ..SamplingParams::default()
         };
         Request {
+            priority: 0,
             prompt: prompt(length, seed),
             sampling: match index % 2 {
                 0 => SamplingParams::default(),

@@ -338,6 +338,7 @@ pub(crate) fn plain_run(request: &Request, context: usize) -> (Vec<u32>, FinishR
 pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
     let token = |i| (super::stub_runner::mix(seed, i as u64) % VOCAB as u64) as u32;
     Request {
+        priority: 0,
         prompt: (0..length).map(token).collect(),
         sampling: SamplingParams {
             seed,

@@ -38,10 +38,16 @@ pub(crate) struct ChatRequest {
     pub(crate) style: ChatStyle,
     /// What the model must write, if that is not left to it.
     pub(crate) form: Option<Form>,
+    /// The client's name for the request.
+    pub(crate) rid: Option<String>,
 }
 
 /// Renders the conversation of a request body: the prompt as text.
-fn prompt(fields: &Fields, files: &ModelFiles, rules: &RequestRules) -> Result<String, ApiError> {
+pub(crate) fn prompt(
+    fields: &Fields,
+    files: &ModelFiles,
+    rules: &RequestRules,
+) -> Result<String, ApiError> {
     let conversation = conversation(fields, rules)?;
     let Some(template) = &files.template else {
         let message = "This model has no chat template; use /v1/completions.";
@@ -118,6 +124,7 @@ impl ChatRequest {
             streaming,
             style,
             form,
+            rid: fields.text("rid", ids::RID_LENGTH_MAX)?.map(str::to_owned),
         })
     }
 }

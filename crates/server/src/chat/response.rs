@@ -70,7 +70,9 @@ fn head(app: &App, style: &ChatStyle, kind: &str) -> Map<String, Value> {
 }
 
 fn choice(app: &App, style: &ChatStyle, index: usize, answer: &Answer) -> Value {
-    let Answer { deltas, outcome } = answer;
+    let Answer {
+        deltas, outcome, ..
+    } = answer;
     let Message {
         content,
         reasoning,

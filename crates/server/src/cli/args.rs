@@ -6,6 +6,7 @@ pub mod http;
 pub mod limits;
 pub mod logging;
 pub mod model;
+pub mod operations;
 pub mod requests;
 pub mod sampling;
 pub mod speculation;
@@ -19,6 +20,7 @@ use http::{HttpArgs, HttpLimitArgs};
 use limits::{BatchArgs, ContextArgs};
 use logging::LogArgs;
 use model::{HubArgs, ModelArgs};
+use operations::OperationsArgs;
 use requests::{RequestArgs, TemplateArgs};
 use sampling::SamplingArgs;
 use speculation::SpeculationArgs;
@@ -72,6 +74,8 @@ pub struct ServeArgs {
     pub http_limits: HttpLimitArgs,
     #[command(flatten)]
     pub requests: RequestArgs,
+    #[command(flatten)]
+    pub operations: OperationsArgs,
     #[command(flatten)]
     pub log: LogArgs,
     #[command(flatten)]

@@ -21,6 +21,8 @@ pub enum Exit {
     Device = 4,
     /// The drain limit cut off requests.
     DrainCut = 5,
+    /// The engine hung.
+    Watchdog = 6,
 }
 
 impl From<Exit> for ExitCode {

@@ -126,6 +126,7 @@ fn vocab_rows(config: &str) -> usize {
 fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Request {
     let sampling = &args.sampling;
     Request {
+        priority: 0,
         prompt,
         sampling: sampling.params(fresh_seed()),
         max_tokens: sampling.max_tokens,
@@ -209,7 +210,9 @@ fn deliver(deltas: &mut Vec<Delta>, text: &mut Option<String>, show: bool) -> Re
 fn ended(finish: Finish) -> Result<Finish, Failure> {
     match &finish.reason {
         FinishReason::Stop | FinishReason::Length | FinishReason::Finished => Ok(finish),
-        FinishReason::Aborted => Err(Failure::new(Exit::Runtime, "the request was aborted")),
+        FinishReason::Aborted | FinishReason::Expired => {
+            Err(Failure::new(Exit::Runtime, "the request was aborted"))
+        }
         FinishReason::Error(reason) => Err(Failure::new(
             Exit::Runtime,
             format!("the engine failed: {reason}"),

@@ -5,7 +5,8 @@ use std::time::Duration;
 use engine::{EngineHandle, FailureCause, Phase};
 
 use super::exit::{Exit, Failure};
-use super::progress::{Reporter, Stage};
+use super::progress::Reporter;
+use crate::stage::Stage;
 
 /// How often the engine is looked at.
 const POLL: Duration = Duration::from_millis(10);

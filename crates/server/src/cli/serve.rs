@@ -1,20 +1,24 @@
 //! `spinney serve`: from flags to a running server.
 
 use engine::Engine;
+use serde_json::{Map, Value};
 
 use super::args::ServeArgs;
 use super::checkpoints::Checkpoints;
 use super::exit::{Exit, Failure};
 use super::{loading, logging};
-use crate::serve::{self, ServeConfig, ServeError};
+use crate::serve::{self, ServeConfig, ServeError, ServeLimits};
 
 /// Serves until a signal or a failure ends it.
-pub fn run(args: &ServeArgs) -> Result<Exit, Failure> {
+pub fn run(args: &ServeArgs, flags: Map<String, Value>) -> Result<Exit, Failure> {
     logging::start(&args.log, "info")?;
     args.compatibility.log();
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let engine_config = checkpoints.engine_config(&args.speculation, &args.context, &args.batch)?;
-    let config = config(args, &checkpoints)?;
+    let config = ServeConfig {
+        flags,
+        ..config(args, &checkpoints)?
+    };
     let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -32,13 +36,20 @@ fn config(args: &ServeArgs, checkpoints: &Checkpoints) -> Result<ServeConfig, Fa
         host: args.http.host,
         port: args.http.port,
         api_keys: args.http.keys()?,
+        key_source: args.http.key_source(),
+        admin_api_key: args.operations.key()?,
+        metrics: args.operations.metrics(),
+        flags: Map::new(),
         metrics_require_key: args.http.metrics_require_key,
         served_model_names: checkpoints.served_names(&args.http.served_model_name),
         any_model_name: args.http.allow_any_model_name,
         model_path: checkpoints.model_path.clone(),
         rules: args.requests.rules(),
         grammar: args.requests.grammar(),
-        limits: args.http_limits.limits(),
+        limits: ServeLimits {
+            health_check_timeout: args.operations.health_check_timeout,
+            ..args.http_limits.limits()
+        },
         stream_usage: args.http.stream_response_default_include_usage,
         request_metrics: args.http.enable_per_request_metrics,
         reasoning_field: args.http.reasoning_field(),
@@ -54,6 +65,7 @@ impl From<ServeError> for Failure {
             ServeError::Bind { .. } | ServeError::Engine(_) => Exit::Runtime,
             ServeError::Config(_) => Exit::Usage,
             ServeError::Load { cause, .. } => (*cause).into(),
+            ServeError::Stalled(_) => Exit::Watchdog,
             ServeError::DrainCut(_) | ServeError::Stopped(_) => Exit::DrainCut,
         };
         Failure::new(exit, error.to_string())

@@ -14,7 +14,7 @@ use crate::sampling::{GenerationOptions, token_id};
 use crate::sequence_group::Planned;
 
 /// Prompts of one request at most.
-const PROMPTS_MAX: usize = 64;
+pub(crate) const PROMPTS_MAX: usize = 64;
 /// Output tokens unless the request says otherwise.
 const MAX_TOKENS_DEFAULT: usize = 16;
 /// Alternatives per token at most.
@@ -33,6 +33,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) style: CompletionStyle,
     /// What the model must write, if that is not left to it.
     pub(crate) form: Option<Form>,
+    /// The client's name for the request.
+    pub(crate) rid: Option<String>,
 }
 
 /// One prompt as it was sent.
@@ -102,6 +104,7 @@ impl CompletionRequest {
             streaming,
             style,
             form: Form::read(&fields, None, false, false)?,
+            rid: fields.text("rid", ids::RID_LENGTH_MAX)?.map(str::to_owned),
         })
     }
 }
@@ -155,14 +158,15 @@ fn without_zero(
     let mut rest = body.clone();
     // The prompt may be large, and nobody reads it from the copy.
     rest.remove("prompt");
-    if fields.get("max_completion_tokens").is_some() || !echo {
+    if !echo {
         return Ok((rest, false));
     }
     let zero = fields.integer("max_tokens", i64::MIN, i64::MAX)? == Some(0);
     if zero {
         rest.remove("max_tokens");
     }
-    Ok((rest, zero))
+    let limited = fields.get("max_completion_tokens").is_some();
+    Ok((rest, zero && !limited))
 }
 
 /// A number here; chat requests have a truth value of the same name.
@@ -183,7 +187,7 @@ fn prompts(fields: &Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> 
                 let message = "Invalid 'prompt': expected at least one prompt.";
                 return Err(ApiError::invalid("empty_array", "prompt", message));
             }
-            Some(Value::Number(_)) => vec![Prompt::Ids(ids(values, "prompt", vocabulary)?)],
+            Some(Value::Number(_)) => vec![Prompt::Ids(token_ids(values, "prompt", vocabulary)?)],
             Some(_) if values.len() > PROMPTS_MAX => {
                 return Err(too_long("prompt", values.len(), PROMPTS_MAX));
             }
@@ -194,7 +198,9 @@ fn prompts(fields: &Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> 
                     let path = format!("prompt.[{index}]");
                     match value {
                         Value::String(text) => Ok(Prompt::Text(text.clone())),
-                        Value::Array(values) => Ok(Prompt::Ids(ids(values, &path, vocabulary)?)),
+                        Value::Array(values) => {
+                            Ok(Prompt::Ids(token_ids(values, &path, vocabulary)?))
+                        }
                         other => Err(wrong_type(&path, "a string or token ids", other)),
                     }
                 })
@@ -214,7 +220,12 @@ fn prompts(fields: &Fields, vocabulary: usize) -> Result<Vec<Prompt>, ApiError> 
     Ok(listed)
 }
 
-fn ids(values: &[Value], path: &str, vocabulary: usize) -> Result<Vec<u32>, ApiError> {
+/// A list of token ids below `vocabulary`.
+pub(crate) fn token_ids(
+    values: &[Value],
+    path: &str,
+    vocabulary: usize,
+) -> Result<Vec<u32>, ApiError> {
     values
         .iter()
         .enumerate()
@@ -272,5 +283,8 @@ mod tests {
         let (rest, none) = zero(json!({"max_tokens": 0}), false);
         assert!(!none && rest.contains_key("max_tokens"));
         assert!(!zero(json!({"max_tokens": 1}), true).1);
+        let both = json!({"max_tokens": 0, "max_completion_tokens": 2});
+        let (rest, none) = zero(both, true);
+        assert!(!none && !rest.contains_key("max_tokens"));
     }
 }

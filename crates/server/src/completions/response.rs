@@ -90,7 +90,8 @@ pub(crate) fn whole(
 ) -> Value {
     let vocabulary = &app.files.vocabulary;
     let mut choices = Vec::with_capacity(answers.len());
-    for (index, Answer { deltas, outcome }) in answers.iter().enumerate() {
+    for (index, answer) in answers.iter().enumerate() {
+        let (deltas, outcome) = (&answer.deltas, &answer.outcome);
         let mut columns = Columns::default();
         let mut text = String::new();
         if let Some(echo) = style.echo(index) {

@@ -1,7 +1,7 @@
 //! Compiles schemas away from the threads that serve connections, within a time limit.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
@@ -98,16 +98,17 @@ impl Compiler {
         let Ok(Ok(permit)) = wait.await else {
             return Err(Fault::Busy);
         };
-        let shared = Arc::clone(&self.shared);
+        let (shared, begun) = (Arc::clone(&self.shared), Instant::now());
         let work = tokio::task::spawn_blocking(move || {
             let result = shared.compile(&schema);
             drop(permit);
             result
         });
         match tokio::time::timeout(self.timeout, work).await {
-            Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(Fault::Engine(error.to_string())),
-            Err(_) => Err(Fault::Slow(self.timeout)),
+            // The timer ticks in milliseconds.
+            Ok(Ok(result)) if begun.elapsed() <= self.timeout => result,
+            Ok(Ok(_)) | Err(_) => Err(Fault::Slow(self.timeout)),
         }
     }
 }

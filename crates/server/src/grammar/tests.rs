@@ -41,7 +41,8 @@ fn make(grammars: &Grammars, form: Form) -> Result<Box<dyn OutputConstraint>, Ap
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(grammars.constraint(form, "req", &Metrics::new("m")))
+    let metrics = Metrics::new("m", &crate::metrics::MetricsConfig::default());
+    runtime.block_on(grammars.constraint(form, "req", &metrics))
 }
 
 fn mask(constraint: &mut Box<dyn OutputConstraint>, vocabulary: &Vocabulary) -> Vec<u32> {

@@ -228,6 +228,7 @@ fn output_format(fields: &Fields) -> Result<Option<Value>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     fn body(extra: Value) -> Value {
         let mut body = json!({"model": "m", "max_tokens": 5,
@@ -240,7 +241,11 @@ mod tests {
     fn read(extra: Value) -> Result<(Translation, Thinking), ApiError> {
         let body = body(extra);
         let fields = Fields::root(body.as_object().unwrap());
-        translate(&fields, &RequestRules::default(), &Metrics::new("m"))
+        translate(
+            &fields,
+            &RequestRules::default(),
+            &Metrics::new("m", &MetricsConfig::default()),
+        )
     }
 
     /// What the fields add to the chat request.

@@ -147,6 +147,7 @@ mod tests {
         ] {
             let outcome = Outcome {
                 matched: matched.clone(),
+                aborted: false,
                 prompt_tokens: 1,
                 completion_tokens: 2,
                 reasoning_tokens: 0,
@@ -154,6 +155,7 @@ mod tests {
                 rest: Vec::new(),
                 prompt_logprobs: Vec::new(),
                 stats: RequestStats::default(),
+                records: Vec::new(),
             };
             assert_eq!(stop(&outcome), expected, "{matched:?} {calls}");
         }

@@ -53,6 +53,8 @@ const ACCEPTED: &[f64] = &[
     1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0,
 ];
 
+const NODES: &[f64] = &[0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0];
+
 /// A constant per family, and all of them in `ALL`, so that none can be left out.
 macro_rules! families {
     ($($id:ident: $kind:expr, [$($name:literal),+], $help:literal;)+) => {
@@ -101,7 +103,7 @@ families! {
         "Output tokens that count.";
     SEQUENCES: Counter, ["sglang:num_requests_total"], "Sequences that ended in any way.";
     ABORTED: Counter, ["sglang:num_aborted_requests_total"],
-        "Sequences ended by the client or by the end of the server.";
+        "Sequences ended by the client, a limit of time or the end of the server.";
     ENDED: Counter, ["vllm:request_success_total"], "Sequences by the way they ended.";
     REJECTIONS: Counter, ["vllm:admission_rejections_total"],
         "Refused generation requests by error code.";
@@ -148,6 +150,15 @@ families! {
     ACCEPT_RATE: Gauge, ["sglang:spec_accept_rate"], "Accepted share of the draft tokens.";
     MEAN_DRAFTED: Gauge, ["sglang:spec_num_draft_tokens"], "Mean draft tokens per verify step.";
 
+    STARTUP: Gauge, ["sglang:startup_time_seconds"], "Time of each phase of the start.";
+    WEIGHT_LOAD: Gauge, ["sglang:weight_load_duration_seconds"], "Time of loading the weights.";
+    WEIGHT_MEMORY: Gauge, ["sglang:weight_memory_usage_gb"],
+        "Gigabytes of weights, the drafter's included.";
+    KV_MEMORY: Gauge, ["sglang:kv_cache_memory_usage_gb"],
+        "Gigabytes of KV pages, the drafter's included.";
+    GRAPH_MEMORY: Gauge, ["sglang:graph_memory_usage_gb"],
+        "Gigabytes planned for recorded steps: none, records are the driver's own.";
+
     STEP: Histogram(STEP_TIME), ["spinney_step_seconds"],
         "Time of a step, the host's part included.";
     STEP_PHASE: Histogram(STEP_TIME), ["spinney_step_phase_seconds"],
@@ -156,6 +167,12 @@ families! {
         "Time of a step in the constraints of its sequences, where it has any.";
     ACCEPT_LENGTH: Histogram(ACCEPTED), ["spinney_accept_length"],
         "Tokens per verify step, the one after the accepted ones included.";
+    TREE_NODES: Histogram(NODES), ["spinney_tree_nodes"],
+        "Draft nodes per verify step and sequence, of chains and trees; 0 = plain.";
+    SPEC_DISABLED: Counter, ["spinney_spec_disabled_total"],
+        "Sequences that were run without drafts, by reason.";
+    SNAPSHOTS: Gauge, ["spinney_state_snapshots"],
+        "Recurrent states kept for a prefix cache; there is none.";
     SHAPE_STEPS: Counter, ["spinney_shape_steps_total"],
         "Verify steps by draft shape, summed over the sequences in them.";
     SHAPE_ACCEPTED: Counter, ["spinney_shape_accepted_total"],
@@ -166,5 +183,8 @@ families! {
         "Clients that went away before their answer was complete.";
     HEARTBEAT: Gauge, ["spinney_engine_heartbeat_age_seconds"],
         "Time since the engine last finished a step or an idle second.";
-    BUILD: Gauge, ["spinney_build_info"], "Version and device as labels.";
+    BUILD: Gauge, ["spinney_build_info"], "Version, commit and device as labels.";
+    GPU_MEMORY: Gauge, ["spinney_gpu_memory_bytes"], "Bytes of the GPU's memory, by use.";
+    RESIDENT: Gauge, ["process_resident_memory_bytes"], "Resident memory of the process.";
+    OPEN_FDS: Gauge, ["process_open_fds"], "Open file descriptors of the process.";
 }

@@ -7,6 +7,7 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
+use super::NamePrefix;
 use super::families::{ALL, Family, Kind};
 
 const METADATA: Metadata<'static> = Metadata::new("server", Level::INFO, None);
@@ -20,6 +21,7 @@ pub(crate) struct Registry {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     drain: Drain,
+    prefixes: Vec<NamePrefix>,
 }
 
 /// The recorder queues observations and sums them up when drained; an observation that is queued
@@ -38,8 +40,9 @@ impl Drain {
 }
 
 impl Registry {
-    /// Without samples. Every sample will carry `model_name`.
-    pub(crate) fn new(model: &str) -> Self {
+    /// Without samples. Every sample will carry `model_name`; names of other `prefixes` than these
+    /// and the server's own are left out.
+    pub(crate) fn new(model: &str, prefixes: &[NamePrefix]) -> Self {
         let mut builder = PrometheusBuilder::new().add_global_label("model_name", model);
         for family in ALL {
             if let Kind::Histogram(bounds) = family.kind {
@@ -65,6 +68,7 @@ impl Registry {
             handle: recorder.handle(),
             recorder,
             drain: Drain::default(),
+            prefixes: prefixes.to_vec(),
         }
     }
 
@@ -72,14 +76,14 @@ impl Registry {
     pub(crate) fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
         debug_assert!(matches!(family.kind, Kind::Counter));
         let register = |key| self.recorder.register_counter(&key, &METADATA);
-        Counter(keys(family, labels).map(register).collect())
+        Counter(self.keys(family, labels).map(register).collect())
     }
 
     /// A gauge, 0 if it is new.
     pub(crate) fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
         debug_assert!(matches!(family.kind, Kind::Gauge));
         let register = |key| self.recorder.register_gauge(&key, &METADATA);
-        Gauge(keys(family, labels).map(register).collect())
+        Gauge(self.keys(family, labels).map(register).collect())
     }
 
     /// A histogram, empty if it is new.
@@ -87,9 +91,25 @@ impl Registry {
         debug_assert!(matches!(family.kind, Kind::Histogram(_)));
         let register = |key| self.recorder.register_histogram(&key, &METADATA);
         Histogram {
-            names: keys(family, labels).map(register).collect(),
+            names: self.keys(family, labels).map(register).collect(),
             drain: self.drain.clone(),
         }
+    }
+
+    fn keys(&self, family: &Family, labels: Labels<'_>) -> impl Iterator<Item = Key> {
+        let label = |&(name, value): &(&'static str, &str)| Label::new(name, value.to_owned());
+        let labels: Vec<_> = labels.iter().map(label).collect();
+        let names = family.names.iter().filter(|name| self.is_wanted(name));
+        names.map(move |&name| Key::from_parts(name, labels.clone()))
+    }
+
+    fn is_wanted(&self, name: &str) -> bool {
+        let prefix = match name.split_once(':') {
+            None => return true,
+            Some(("sglang", _)) => NamePrefix::Sglang,
+            Some(_) => NamePrefix::Vllm,
+        };
+        self.prefixes.contains(&prefix)
     }
 
     /// Prometheus text, format 0.0.4, after `refresh`. One scrape at a time, so that no text mixes
@@ -105,13 +125,6 @@ impl Registry {
         let _alone = self.drain.alone();
         self.handle.run_upkeep();
     }
-}
-
-fn keys(family: &Family, labels: Labels<'_>) -> impl Iterator<Item = Key> {
-    let label = |&(name, value): &(&'static str, &str)| Label::new(name, value.to_owned());
-    let labels: Vec<_> = labels.iter().map(label).collect();
-    let names = family.names.iter();
-    names.map(move |&name| Key::from_parts(name, labels.clone()))
 }
 
 /// A counter under all names of its family.
@@ -182,13 +195,15 @@ mod tests {
     use super::*;
     use crate::metrics::families::{ACCEPT_LENGTH, BETWEEN_TOKENS, DRAFTS, REJECTIONS, RUNNING};
 
+    const BOTH: [NamePrefix; 2] = [NamePrefix::Sglang, NamePrefix::Vllm];
+
     fn text(registry: &Registry) -> String {
         registry.scrape(|_| ())
     }
 
     #[test]
     fn both_names_carry_the_labels_help_and_type() {
-        let registry = Registry::new("a\"b");
+        let registry = Registry::new("a\"b", &BOTH);
         registry.gauge(&RUNNING, &[]).set(0.25);
         registry.counter(&REJECTIONS, &[("reason", "a\nb")]).add(3);
         let text = text(&registry);
@@ -206,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_its_bucket() {
-        let registry = Registry::new("m");
+        let registry = Registry::new("m", &BOTH);
         let histogram = registry.histogram(&ACCEPT_LENGTH, &[]);
         for (value, times) in [(1.0, 1), (2.0, 3), (2.5, 1), (99.0, 2)] {
             histogram.observe(value, times);
@@ -225,7 +240,7 @@ mod tests {
 
     #[test]
     fn counters_never_fall() {
-        let registry = Registry::new("m");
+        let registry = Registry::new("m", &BOTH);
         for (total, expected) in [(5, 5), (3, 5), (8, 8)] {
             registry.counter(&DRAFTS, &[]).raise_to(total);
             let line =
@@ -237,7 +252,7 @@ mod tests {
     #[test]
     fn draining_loses_no_observation() {
         const EACH: usize = 300_000;
-        let registry = Registry::new("m");
+        let registry = Registry::new("m", &BOTH);
         std::thread::scope(|scope| {
             let observers = [(); 3].map(|()| {
                 let histogram = registry.histogram(&BETWEEN_TOKENS, &[]);

@@ -1,9 +1,10 @@
 //! What a scrape takes over from the engine.
 
-use engine::{EngineStats, ModelInfo};
+use engine::{EngineStats, ModelInfo, Phase, Status};
 
 use super::Metrics;
 use super::families::*;
+use super::process;
 use super::registry::Registry;
 
 /// Tokens of a page of the KV pool.
@@ -11,11 +12,13 @@ const PAGE_TOKENS: usize = 64;
 
 impl Metrics {
     /// The text of `/metrics`: everything, under both families of names and our own.
-    pub(crate) fn report(&self, info: &ModelInfo, stats: &EngineStats) -> String {
+    pub(crate) fn report(&self, info: &ModelInfo, stats: &EngineStats, status: &Status) -> String {
         self.registry.scrape(|registry| {
             pools(registry, info, stats);
             speculation(registry, stats);
             own(registry, info, stats);
+            start(registry, status);
+            memory(registry, info);
         })
     }
 }
@@ -23,7 +26,7 @@ impl Metrics {
 /// What stays as it is at start: there is no prefix cache, so nothing is ever found in it, and
 /// nothing is ever preempted.
 pub(super) fn constants(registry: &Registry) {
-    for family in [CACHE_HIT_RATE, RETRACTED] {
+    for family in [CACHE_HIT_RATE, RETRACTED, SNAPSHOTS, GRAPH_MEMORY] {
         registry.gauge(&family, &[]).set(0.0);
     }
     for family in [CACHED_TOKENS, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS] {
@@ -88,7 +91,49 @@ fn own(registry: &Registry, info: &ModelInfo, stats: &EngineStats) {
     registry.gauge(&HEARTBEAT, &[]).set(age);
     let labels: &[_] = &[
         ("version", env!("CARGO_PKG_VERSION")),
+        ("git", crate::BUILD),
         ("device", &*info.device),
     ];
     registry.gauge(&BUILD, labels).set(1.0);
+}
+
+/// Seconds of the phases that are over; 0 for those that are not.
+fn start(registry: &Registry, status: &Status) {
+    let phases = [
+        (Phase::Init, "init"),
+        (Phase::Download, "download"),
+        (Phase::Weights, "weights"),
+        (Phase::Warmup, "warmup"),
+    ];
+    for (phase, name) in phases {
+        let times = status.phase_times.iter().filter(|(past, _)| *past == phase);
+        let seconds: f64 = times.map(|(_, time)| time.as_secs_f64()).sum();
+        registry.gauge(&STARTUP, &[("phase", name)]).set(seconds);
+        if phase == Phase::Weights {
+            registry.gauge(&WEIGHT_LOAD, &[]).set(seconds);
+        }
+    }
+}
+
+fn memory(registry: &Registry, info: &ModelInfo) {
+    let lines = &info.plan.lines;
+    let pages = lines.iter().filter(|line| line.part.ends_with("KV pages"));
+    let pages: u64 = pages.map(|line| line.bytes).sum();
+    let weights = info.plan.weight_bytes();
+    for (family, bytes) in [(WEIGHT_MEMORY, weights), (KV_MEMORY, pages)] {
+        registry.gauge(&family, &[]).set(bytes as f64 / 1e9);
+    }
+    // Only a GPU has memory of its own.
+    if info.memory.is_some() {
+        for line in lines {
+            let gauge = registry.gauge(&GPU_MEMORY, &[("kind", line.part)]);
+            gauge.set(line.bytes as f64);
+        }
+    }
+    if let Some(bytes) = process::resident_bytes() {
+        registry.gauge(&RESIDENT, &[]).set(bytes as f64);
+    }
+    if let Some(count) = process::open_fds() {
+        registry.gauge(&OPEN_FDS, &[]).set(count as f64);
+    }
 }

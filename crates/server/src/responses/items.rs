@@ -219,10 +219,14 @@ fn thoughts(item: &Fields) -> Result<String, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     fn read(input: Value) -> Result<Vec<Value>, ApiError> {
         let body = json!({"input": input});
-        messages(&Fields::root(body.as_object().unwrap()), &Metrics::new("m"))
+        messages(
+            &Fields::root(body.as_object().unwrap()),
+            &Metrics::new("m", &MetricsConfig::default()),
+        )
     }
 
     fn user(text: &str) -> Value {
@@ -273,7 +277,7 @@ mod tests {
     fn instructions_are_in_front() {
         let body = json!({"instructions": "Be brief.", "input": "hi"});
         let fields = Fields::root(body.as_object().unwrap());
-        let list = messages(&fields, &Metrics::new("m")).unwrap();
+        let list = messages(&fields, &Metrics::new("m", &MetricsConfig::default())).unwrap();
         assert_eq!(list[0], json!({"role": "system", "content": "Be brief."}));
         assert_eq!(list.len(), 2);
     }
@@ -350,7 +354,7 @@ mod tests {
 
     #[test]
     fn unknown_items_are_counted() {
-        let metrics = Metrics::new("m");
+        let metrics = Metrics::new("m", &MetricsConfig::default());
         let body = json!({"input": [{"type": "item_reference", "id": "x"}, user("hi")]});
         let fields = Fields::root(body.as_object().unwrap());
         assert_eq!(messages(&fields, &metrics).unwrap(), [user("hi")]);

@@ -204,13 +204,18 @@ fn echo(fields: &Fields) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     fn read(extra: Value) -> Result<Asked, ApiError> {
         let mut body = json!({"model": "m", "input": "hi"});
         let extra = extra.as_object().unwrap().clone();
         body.as_object_mut().unwrap().extend(extra);
         let fields = Fields::root(body.as_object().unwrap());
-        translate(&fields, &RequestRules::default(), &Metrics::new("m"))
+        translate(
+            &fields,
+            &RequestRules::default(),
+            &Metrics::new("m", &MetricsConfig::default()),
+        )
     }
 
     #[test]

@@ -41,6 +41,7 @@ enum Status {
     InProgress,
     Completed,
     Incomplete,
+    Aborted,
     Failed,
 }
 
@@ -48,6 +49,7 @@ impl Status {
     fn of(outcome: &Outcome) -> Self {
         match outcome.finish_reason() {
             "stop" | "tool_calls" => Status::Completed,
+            "abort" => Status::Aborted,
             _ => Status::Incomplete,
         }
     }
@@ -56,7 +58,7 @@ impl Status {
         match self {
             Status::InProgress => "in_progress",
             Status::Completed => "completed",
-            Status::Incomplete => "incomplete",
+            Status::Incomplete | Status::Aborted => "incomplete",
             Status::Failed => "failed",
         }
     }
@@ -80,6 +82,7 @@ fn object(style: &Style, status: Status, output: Vec<Value>, counts: Option<Toke
     let completed = (status == Status::Completed).then(ids::unix_seconds);
     let incomplete = match status {
         Status::Incomplete => json!({"reason": "max_output_tokens"}),
+        Status::Aborted => json!({"reason": "aborted"}),
         _ => Value::Null,
     };
     let mut object = json!({

@@ -102,11 +102,16 @@ fn named(object: &Fields) -> Result<Value, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MetricsConfig;
 
     fn translated(body: Value) -> Result<(Value, Vec<String>), ApiError> {
         let mut chat = Translation::default();
         let fields = Fields::root(body.as_object().unwrap());
-        let custom = read(&fields, &mut chat, &Metrics::new("m"))?;
+        let custom = read(
+            &fields,
+            &mut chat,
+            &Metrics::new("m", &MetricsConfig::default()),
+        )?;
         Ok((chat.body.into(), custom))
     }
 

@@ -10,10 +10,6 @@ pub struct CompatibilityArgs {
     #[arg(long, alias = "tensor-parallel-size", value_name = "N", value_parser = one)]
     pub tp_size: Option<usize>,
 
-    /// Requests start in the order they come
-    #[arg(long, value_enum)]
-    pub schedule_policy: Option<SchedulePolicy>,
-
     /// There is no prefix cache
     #[arg(long)]
     pub disable_radix_cache: bool,
@@ -56,13 +52,6 @@ pub struct CompatibilityArgs {
 
     #[arg(long, hide = true)]
     mamba_backend: Option<String>,
-}
-
-/// Values of `--schedule-policy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SchedulePolicy {
-    /// First come, first served
-    Fcfs,
 }
 
 /// Values of the attention hints.

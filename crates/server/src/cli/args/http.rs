@@ -7,7 +7,10 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::cli::exit::Failure;
-use crate::serve::{ReasoningField, ServeLimits};
+use crate::serve::{KeySource, ReasoningField, ServeLimits};
+
+/// An engine with nothing to do is silent for a second at a time.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
 
 /// Address, keys and names.
 #[derive(Args, Clone, Debug)]
@@ -84,9 +87,13 @@ pub struct HttpLimitArgs {
     #[arg(long, value_name = "S", default_value = "60", value_parser = seconds)]
     pub body_timeout: Duration,
 
-    /// Time from a request to its first output
+    /// Time from a request to its first output, and to the end of an answer that is no stream
     #[arg(long, value_name = "S", default_value = "0", value_parser = seconds)]
     pub request_timeout: Duration,
+
+    /// Time that a request may wait until it starts
+    #[arg(long, value_name = "S", default_value = "0", value_parser = seconds)]
+    pub queue_timeout: Duration,
 
     /// Silence after which a stream gets a comment
     #[arg(long, value_name = "S", default_value = "15", value_parser = seconds)]
@@ -96,12 +103,14 @@ pub struct HttpLimitArgs {
     #[arg(long, value_name = "S", default_value = "60", value_parser = seconds)]
     pub slow_client_timeout: Duration,
 
-    /// Silence of the engine after which /health fails
-    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
+    /// Silence of the engine after which /health fails; at least 2, an idle engine shows that it is
+    /// alive every second
+    #[arg(long, value_name = "S", default_value = "30", value_parser = silence)]
     pub health_stale_timeout: Duration,
 
-    /// Silence of the engine after which /livez fails
-    #[arg(long, value_name = "S", default_value = "300", value_parser = seconds)]
+    /// Silence of the engine after which /livez fails and the process ends with exit code 6, or is
+    /// left to the watchdog of systemd where that is on; at least 2
+    #[arg(long, value_name = "S", default_value = "300", value_parser = silence)]
     pub watchdog_timeout: Duration,
 
     /// Status of an answer when the queue is full: 429 or 503
@@ -118,26 +127,20 @@ pub struct HttpLimitArgs {
 }
 
 impl HttpArgs {
+    /// Where keys come from.
+    pub fn key_source(&self) -> KeySource {
+        KeySource {
+            keys: self.api_key.clone(),
+            file: self.api_key_file.clone(),
+        }
+    }
+
     /// Keys of flag and file.
     pub fn keys(&self) -> Result<Vec<String>, Failure> {
-        let mut keys = self.api_key.clone();
-        if let Some(path) = &self.api_key_file {
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                Failure::usage(format!("--api-key-file {}: {error}", path.display()))
-            })?;
-            let lines = text.lines().map(str::trim);
-            keys.extend(
-                lines
-                    .filter(|line| !line.is_empty() && !line.starts_with('#'))
-                    .map(str::to_owned),
-            );
-            if keys.is_empty() {
-                return Err(Failure::usage(format!(
-                    "--api-key-file {}: expected a key per line, found none",
-                    path.display()
-                )));
-            }
-        }
+        let keys = self
+            .key_source()
+            .read()
+            .map_err(|reason| Failure::usage(format!("--api-key-file {reason}")))?;
         match keys.iter().any(|key| key.trim().is_empty()) {
             true => Err(Failure::usage("--api-key: a key cannot be empty")),
             false => Ok(keys),
@@ -161,11 +164,13 @@ impl HttpLimitArgs {
             body_bytes_max: self.max_body_size,
             body_timeout: self.body_timeout,
             request_timeout: self.request_timeout,
+            queue_timeout: self.queue_timeout,
             keep_alive_interval: self.sse_keep_alive_interval,
             slow_client_timeout: self.slow_client_timeout,
             health_stale_timeout: self.health_stale_timeout,
             watchdog_timeout: self.watchdog_timeout,
             queue_full_status: self.queue_full_status,
+            ..ServeLimits::default()
         }
     }
 }
@@ -179,11 +184,19 @@ fn host(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+/// A flag's seconds, at least 0.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let parsed = text.parse().ok().map(Duration::try_from_secs_f64);
     match parsed {
         Some(Ok(duration)) => Ok(duration),
         _ => Err("expected seconds, at least 0".to_owned()),
+    }
+}
+
+fn silence(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        limit if limit.is_zero() || limit >= SILENCE_MIN => Ok(limit),
+        _ => Err("expected 0 or at least 2 seconds".to_owned()),
     }
 }
 
@@ -244,5 +257,8 @@ mod tests {
         for wrong in ["", "-1", "nan", "inf", "1e300", "5s"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(silence("0").unwrap(), Duration::ZERO);
+        assert_eq!(silence("2").unwrap(), SILENCE_MIN);
+        assert!(silence("1.9").is_err() && silence("-1").is_err());
     }
 }

@@ -48,6 +48,10 @@ pub struct RequestArgs {
     #[arg(long)]
     pub strict_request_fields: bool,
 
+    /// Who starts first of those that wait
+    #[arg(long, value_enum, default_value = "fcfs")]
+    pub schedule_policy: SchedulePolicy,
+
     /// Let conversations without a user message pass
     #[arg(long)]
     pub lenient_messages: bool,
@@ -92,6 +96,15 @@ pub enum GrammarBackendName {
     None,
 }
 
+/// Values of `--schedule-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchedulePolicy {
+    /// First come, first served; a request's `priority` is ignored
+    Fcfs,
+    /// The lowest `priority`, an integer that is 0 if a request has none
+    Priority,
+}
+
 impl RequestArgs {
     /// The server's form of the grammar flags.
     pub fn grammar(&self) -> GrammarConfig {
@@ -118,6 +131,7 @@ impl RequestArgs {
                 .default_chat_template_kwargs
                 .clone()
                 .unwrap_or_default(),
+            priority: self.schedule_policy == SchedulePolicy::Priority,
             seed: self.random_seed,
         }
     }

@@ -196,6 +196,7 @@ impl Bench<'_> {
         let handle = &self.engine.handle;
         let chain_drafts = handle.info().chain_drafts;
         let id = handle.submit(Request {
+            priority: 0,
             prompt: prompt.ids.clone(),
             sampling: SamplingParams::default(),
             max_tokens: self.args.max_tokens,
@@ -228,7 +229,9 @@ impl Bench<'_> {
                         stats: finish.stats,
                     }),
                     FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason)),
-                    FinishReason::Aborted | FinishReason::Finished => Err(loading::ended(handle)),
+                    FinishReason::Aborted | FinishReason::Expired | FinishReason::Finished => {
+                        Err(loading::ended(handle))
+                    }
                 };
             }
         }

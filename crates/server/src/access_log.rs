@@ -1,0 +1,176 @@
+//! One line in the log per request, written when its answer has been sent or its client is gone.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::StatusCode;
+use axum::response::Response;
+use engine::RequestStats;
+
+use crate::generation::Outcome;
+use crate::peer::Peer;
+
+/// Status in the log of a request whose client went away.
+const CLIENT_GONE: u16 = 499;
+
+/// What the work behind an answer adds to its line; shared by whoever works and whoever logs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GenerationRecord(Arc<Mutex<Totals>>);
+
+#[derive(Clone, Debug, Default)]
+struct Totals {
+    answer_id: Option<String>,
+    prompt_tokens: Option<usize>,
+    output_tokens: Option<usize>,
+    /// Of the first sequence that ended, unless another one ended differently.
+    finish_reason: Option<&'static str>,
+    first_token_ms: Option<f64>,
+    stats: RequestStats,
+}
+
+impl GenerationRecord {
+    /// `id` of the answer.
+    pub(crate) fn answer(&self, id: &str) {
+        self.totals().answer_id = Some(id.to_owned());
+    }
+
+    /// Tokens of all prompts.
+    pub(crate) fn prompt(&self, tokens: usize) {
+        self.totals().prompt_tokens = Some(tokens);
+    }
+
+    /// A sequence has ended.
+    pub(crate) fn sequence(&self, outcome: &Outcome, first_token_ms: Option<f64>) {
+        let mut totals = self.totals();
+        *totals.output_tokens.get_or_insert(0) += outcome.completion_tokens;
+        let reason = outcome.finish_reason();
+        totals.finish_reason = match totals.finish_reason {
+            Some(other) if other != reason => Some("several"),
+            _ => Some(reason),
+        };
+        totals.first_token_ms = first_token_ms;
+        let (sum, stats) = (&mut totals.stats, &outcome.stats);
+        sum.steps += stats.steps;
+        sum.accepted += stats.accepted;
+        sum.queue_ms = sum.queue_ms.max(stats.queue_ms);
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The line of one request. Dropped before [`Self::answered`] or before the end of the body: the
+/// client is gone.
+#[derive(Debug)]
+pub(crate) struct AccessLine {
+    request_id: String,
+    method: &'static str,
+    path: String,
+    peer: Option<Peer>,
+    began: Instant,
+    /// Status and code once there is an answer.
+    answer: Option<(StatusCode, Option<&'static str>)>,
+    record: GenerationRecord,
+    complete: bool,
+}
+
+impl AccessLine {
+    /// A request came in.
+    pub(crate) fn new(
+        request_id: &str,
+        method: &'static str,
+        path: &str,
+        peer: Option<Peer>,
+    ) -> Self {
+        AccessLine {
+            request_id: request_id.to_owned(),
+            method,
+            path: crate::error::shorten(path),
+            peer,
+            began: Instant::now(),
+            answer: None,
+            record: GenerationRecord::default(),
+            complete: false,
+        }
+    }
+
+    /// There is an answer; the line is written when its body has been sent.
+    pub(crate) fn answered(
+        mut self,
+        mut response: Response,
+        code: Option<&'static str>,
+    ) -> Response {
+        if let Some(record) = response.extensions_mut().remove::<GenerationRecord>() {
+            self.record = record;
+        }
+        self.answer = Some((response.status(), code));
+        response.map(|body| {
+            // Nothing is read from a body without bytes.
+            self.complete = body.is_end_stream() || self.method == "HEAD";
+            Body::new(LoggedBody { body, line: self })
+        })
+    }
+}
+
+impl Drop for AccessLine {
+    fn drop(&mut self) {
+        let totals = self.record.totals().clone();
+        let (status, code) = match (self.complete, self.answer) {
+            (true, Some((status, code))) => (status.as_u16(), code),
+            _ => (CLIENT_GONE, None),
+        };
+        let worked = totals.output_tokens.is_some();
+        tracing::info!(
+            request_id = self.request_id,
+            completion_id = totals.answer_id,
+            method = self.method,
+            path = self.path,
+            status,
+            code,
+            prompt_tokens = totals.prompt_tokens,
+            cached_tokens = totals.prompt_tokens.map(|_| 0),
+            output_tokens = totals.output_tokens,
+            finish_reason = totals.finish_reason,
+            queue_ms = worked.then_some(totals.stats.queue_ms),
+            ttft_ms = totals.first_token_ms,
+            total_ms = self.began.elapsed().as_secs_f64() * 1e3,
+            accept_length = worked.then(|| totals.stats.mean_acceptance_length()),
+            client = self.peer.map(|peer| peer.ip().to_string()),
+            "answered"
+        );
+    }
+}
+
+/// A body whose end is the end of the request.
+struct LoggedBody {
+    body: Body,
+    line: AccessLine,
+}
+
+impl HttpBody for LoggedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.line.complete = true;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,99 @@
+//! `/flush_cache` and `/abort_request`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::app::App;
+use crate::body;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::ids::RID_LENGTH_MAX;
+
+/// How often a server that should become idle is looked at.
+const POLL: Duration = Duration::from_millis(20);
+/// Seconds that `/flush_cache` waits at most.
+const WAIT_MAX: f64 = 600.0;
+
+/// Empties the prefix cache of an idle server. There is none, so nothing is freed: what remains is
+/// the answer that benchmarks wait for, and the certainty that nothing else runs.
+pub(crate) async fn flush_cache(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let end = Instant::now() + wait(&query)?;
+    while !app.is_idle() {
+        if Instant::now() >= end {
+            let message = "The server is not idle: requests are running or waiting.";
+            return Err(ApiError {
+                param: None,
+                ..ApiError::invalid("invalid_value", "", message)
+            });
+        }
+        sleep(POLL).await;
+    }
+    let message = "The server is idle. It keeps no prefix cache, so there was nothing to free.";
+    Ok(Json(json!({"success": true, "message": message})))
+}
+
+fn wait(query: &HashMap<String, String>) -> Result<Duration, ApiError> {
+    let Some(text) = query.get("timeout") else {
+        return Ok(Duration::ZERO);
+    };
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=WAIT_MAX).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => {
+            let message = format!("Invalid 'timeout': expected 0 to {WAIT_MAX} seconds.");
+            Err(ApiError::invalid("invalid_value", "timeout", message))
+        }
+    }
+}
+
+/// Ends the requests of a name, or all.
+pub(crate) async fn abort_request(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let limits = &app.config.limits;
+    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
+    let object = body::object(&bytes)?;
+    let fields = Fields::root(&object);
+    let all = fields.boolean("abort_all")?.unwrap_or(false);
+    let name = fields.text("rid", RID_LENGTH_MAX)?;
+    let aborted = match (all, name) {
+        (true, _) => app.active.abort_all(&app.engine),
+        (false, Some(name)) => app.active.abort(&app.engine, name),
+        (false, None) => {
+            fields.required("rid")?;
+            0
+        }
+    };
+    tracing::info!(aborted, all, "aborted on request");
+    Ok(Json(json!({"aborted": aborted})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_have_bounds() {
+        let read = |text: &str| {
+            let query = HashMap::from([("timeout".to_owned(), text.to_owned())]);
+            wait(&query).ok()
+        };
+        assert_eq!(wait(&HashMap::new()).unwrap(), Duration::ZERO);
+        assert_eq!(read("1.5"), Some(Duration::from_millis(1_500)));
+        for wrong in ["-1", "601", "nan", "", "5s"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

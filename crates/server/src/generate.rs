@@ -1,0 +1,56 @@
+//! `POST /generate`: SGLang's own form of a completion, as much of it as its benchmarks use.
+
+mod request;
+mod response;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use crate::answer;
+use crate::app::App;
+use crate::body;
+use crate::error::ApiError;
+use crate::event_stream;
+use crate::sequence_group::SequenceGroup;
+use crate::trace::RequestId;
+
+pub(crate) use request::SAMPLING_PARAMS;
+
+use request::GenerateRequest;
+use response::{GenerateStream, whole};
+
+/// Continues texts.
+pub(crate) async fn generate(
+    State(app): State<Arc<App>>,
+    Extension(RequestId(request_id)): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let in_flight = app.admit()?;
+    let limits = &app.config.limits;
+    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
+    let request = app
+        .compute(&request_id, move |app| {
+            GenerateRequest::read(app, &body::object(&bytes)?)
+        })
+        .await?;
+    let GenerateRequest {
+        planned,
+        choices,
+        stream,
+        style,
+    } = request;
+    let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
+    group.introduce(&style.id, Some(&style.id));
+    if stream {
+        let format = GenerateStream::new(style);
+        return event_stream::respond(&app, in_flight, group, format).await;
+    }
+    let answers = answer::collect(&app, &mut group).await?;
+    Ok(answer::respond(whole(&style, &answers, &group), &group))
+}

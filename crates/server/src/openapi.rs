@@ -1,0 +1,127 @@
+//! `/openapi.json`: what this build with these flags takes, for tools that make requests of it.
+//!
+//! Paths come from the router, which adds none without its description. Fields of bodies come from
+//! `openapi/bodies.rs`; a test sends every field with fitting and unfitting values and compares.
+
+pub(crate) mod bodies;
+pub(crate) mod operation;
+pub(crate) mod schema;
+#[cfg(test)]
+mod tests;
+mod translated;
+
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::routes::{Guard, Route};
+
+pub(crate) use bodies::BodyLimits;
+pub(crate) use operation::Operation;
+
+/// The document of these routes.
+pub(crate) fn document(app: &App, routes: &[Route]) -> Value {
+    let rules = &app.config.rules;
+    let limits = BodyLimits {
+        choices: rules.choices_max.min(app.engine.stats().slots_total),
+        stops: rules.stop_strings_max,
+        vocabulary: app.files.vocabulary.len(),
+        priority: rules.priority,
+        strict: rules.strict_fields,
+    };
+    let mut schemas = bodies::all(&limits);
+    schemas.insert("Error".into(), error_schema());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Spinney",
+            "summary": "Speculative-decoding inference server",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths(routes, !app.config.api_keys.is_empty()),
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    })
+}
+
+fn paths(routes: &[Route], keyed: bool) -> Map<String, Value> {
+    let mut paths = Map::new();
+    for route in routes {
+        let path = route.path.replace("{*", "{");
+        let method = route.method.as_str().to_ascii_lowercase();
+        let item = paths.entry(path.clone()).or_insert_with(|| json!({}));
+        item[&method] = operation(route, &path, &method, keyed);
+    }
+    paths
+}
+
+fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
+    let Operation {
+        summary,
+        body,
+        query,
+        content,
+        streams,
+    } = route.operation;
+    let mut parameters: Vec<Value> = query
+        .iter()
+        .map(|(name, text)| {
+            json!({"name": name, "in": "query", "required": false, "description": text,
+                "schema": {"type": "string"}})
+        })
+        .collect();
+    // One name in braces at most.
+    if let Some((name, _)) = path
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'))
+    {
+        parameters.push(json!({"name": name, "in": "path", "required": true,
+            "schema": {"type": "string"}}));
+    }
+    let mut contents = json!({content: {}});
+    if streams {
+        contents["text/event-stream"] = json!({"schema": {"type": "string"}});
+    }
+    let error = json!({"application/json": {"schema": schema::reference("Error")}});
+    let mut object = json!({
+        "operationId": format!("{method}{}", path.replace(['/', '{', '}', '-', '.'], "_")),
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "Success", "content": contents},
+            "4XX": {"description": "The request is refused", "content": error},
+            "5XX": {"description": "The server cannot answer now", "content": error},
+        },
+    });
+    if let Some(name) = body.filter(|_| method == "post") {
+        let content = json!({"application/json": {"schema": schema::reference(name)}});
+        object["requestBody"] = json!({"required": true, "content": content});
+    }
+    if route.guard != Guard::Open && keyed {
+        object["security"] = json!([{"bearer": []}, {"header": []}]);
+    }
+    object
+}
+
+fn error_schema() -> Value {
+    let optional = json!({"type": ["string", "null"]});
+    json!({
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": optional,
+                "code": optional,
+            },
+        }},
+    })
+}
