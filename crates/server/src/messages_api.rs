@@ -28,6 +28,7 @@ use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
 pub(crate) use error::translate as translate_errors;
+pub(crate) use request::IGNORED;
 
 use request::{NAMES, Thinking};
 use response::{MessageStream, Style, whole};

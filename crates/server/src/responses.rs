@@ -27,6 +27,8 @@ use crate::ids;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
+pub(crate) use request::IGNORED;
+
 use request::{Asked, NAMES};
 use response::{ResponseStream, Style, whole};
 

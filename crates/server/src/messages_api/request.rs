@@ -32,7 +32,7 @@ const HONOURED: &[&str] = &[
 ];
 
 /// Hints without any effect.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "metadata",
     "service_tier",
     "cache_control",

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::bodies::{BodyLimits, Fields, body};
 use super::schema::{any_of, boolean, count, integer, list, number, object, one_of, text};
 use crate::fields::Bounds;
-use crate::translation::TOOLS_MAX;
+use crate::translation::{EXTENSIONS, TOOLS_MAX};
+use crate::{messages_api, responses};
 
 fn unit() -> Value {
     number(Bounds::closed(0.0, 1.0))
@@ -22,6 +23,14 @@ fn tools() -> Value {
     list(json!({"type": "object"}), TOOLS_MAX)
 }
 
+/// Fields with no effect or the meaning that they have in chat requests.
+fn others(ignored: &[&'static str]) -> Fields {
+    let as_in_chat = |&name: &&'static str| (name, json!({"description": "As in a ChatRequest"}));
+    let without = |&name: &&'static str| (name, json!({"description": "Without effect"}));
+    let extensions = EXTENSIONS.iter().map(as_in_chat);
+    extensions.chain(ignored.iter().map(without)).collect()
+}
+
 fn conversation() -> Fields {
     let kinds = ["enabled", "adaptive", "disabled"];
     let thinking = json!({
@@ -29,7 +38,8 @@ fn conversation() -> Fields {
         "required": ["type"],
         "properties": {"type": {"enum": kinds}, "budget_tokens": count(1_024)},
     });
-    vec![
+    let mut fields = others(messages_api::IGNORED);
+    fields.extend([
         ("model", text()),
         (
             "messages",
@@ -39,16 +49,26 @@ fn conversation() -> Fields {
         ("tools", tools()),
         ("tool_choice", object()),
         ("thinking", thinking),
-    ]
+    ]);
+    fields
 }
 
 /// Body of `/v1/messages/count_tokens`.
 pub(super) fn count_tokens(limits: &BodyLimits) -> Value {
-    body(conversation(), &["model", "messages"], limits.strict)
+    body(
+        message_fields(limits),
+        &["model", "messages"],
+        limits.strict,
+    )
 }
 
 /// Body of `/v1/messages`.
 pub(super) fn message(limits: &BodyLimits) -> Value {
+    let required = ["model", "messages", "max_tokens"];
+    body(message_fields(limits), &required, limits.strict)
+}
+
+fn message_fields(limits: &BodyLimits) -> Fields {
     let vocabulary = i64::try_from(limits.vocabulary).unwrap_or(i64::MAX);
     let stop = json!({"type": "string", "minLength": 1, "maxLength": 1_024});
     let mut fields = conversation();
@@ -61,15 +81,15 @@ pub(super) fn message(limits: &BodyLimits) -> Value {
         ("stream", boolean()),
         ("output_config", object()),
         ("output_format", object()),
-        ("metadata", json!({"description": "Without effect"})),
     ]);
-    body(fields, &["model", "messages", "max_tokens"], limits.strict)
+    fields
 }
 
 /// Body of `/v1/responses` and `/v1/responses/input_tokens`.
 pub(super) fn response(limits: &BodyLimits) -> Value {
     let unsupported = || json!({"type": "null", "description": "Not supported"});
-    let fields = vec![
+    let mut fields = others(responses::IGNORED);
+    fields.extend([
         ("model", text()),
         ("input", text_or_list()),
         ("instructions", text()),
@@ -88,7 +108,10 @@ pub(super) fn response(limits: &BodyLimits) -> Value {
         ("previous_response_id", unsupported()),
         ("conversation", unsupported()),
         ("prompt", unsupported()),
-        ("store", json!({"description": "Without effect"})),
-    ];
+        ("stop", any_of(vec![text(), list(text(), limits.stops)])),
+        ("reasoning_effort", text()),
+        ("include_reasoning", boolean()),
+        ("background", boolean()),
+    ]);
     body(fields, &["model", "input"], limits.strict)
 }

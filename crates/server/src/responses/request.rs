@@ -39,7 +39,7 @@ const HONOURED: &[&str] = &[
 ];
 
 /// Hints without any effect.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "user",
     "store",
     "include",
