@@ -106,6 +106,31 @@ def errors():
             raise AssertionError(f"expected {kind}")
 
 
+def responses():
+    answer = client.responses.create(model=model, input=QUESTION)
+    assert answer.status == "completed" and answer.output_text.strip() == "4", answer
+    with client.responses.stream(model=model, input=QUESTION) as events:
+        kinds = [event.type for event in events]
+        final = events.get_final_response()
+    assert kinds[0] == "response.created" and kinds[-1] == "response.completed", kinds
+    assert final.output_text == answer.output_text and final.usage == answer.usage
+    weather = {"type": "function", "name": "get_weather", "description": "Weather for a city", "strict": False,
+               "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+    question = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    first = client.responses.create(model=model, input=question, tools=[weather])
+    call = first.output[0]
+    assert call.type == "function_call" and json.loads(call.arguments) == {"city": "Oslo"}, first
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"t": 3, "sky": "rainy"}'}
+    second = client.responses.create(model=model, input=question + first.output + [result], tools=[weather])
+    assert second.output_text, second
+    try:
+        client.responses.retrieve("resp_1")
+    except openai.NotFoundError:
+        pass
+    else:
+        raise AssertionError("a response that was not kept was found")
+
+
 async def together(whole):
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=60) as many:
         calls = [many.chat.completions.create(model=model, messages=QUESTION) for _ in range(8)]
@@ -119,6 +144,7 @@ options()
 stop_string(answer)
 tools()
 completions()
+responses()
 errors()
 asyncio.run(together(answer))
 print(f"openai {openai.__version__}: everything as expected")

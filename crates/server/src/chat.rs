@@ -19,9 +19,8 @@ use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
 use crate::trace::RequestId;
 
-pub(crate) use request::{conversation, prompt};
+pub(crate) use request::{ChatRequest, conversation, count_tokens, prompt};
 
-use request::ChatRequest;
 use response::{ChatStream, whole};
 
 /// Answers a conversation.

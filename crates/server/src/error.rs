@@ -1,5 +1,6 @@
 //! The error object of the OpenAI-style paths, and the one place that maps errors onto it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -52,6 +53,19 @@ pub struct ApiError {
     pub message: String,
     /// Milliseconds after which trying again makes sense.
     pub retry_ms: Option<u64>,
+    /// The numbers of tokens that do not fit.
+    pub overflow: Option<Overflow>,
+}
+
+/// A request that is longer than a sequence can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens asked for, if they count.
+    pub output: Option<usize>,
+    /// Tokens of a sequence at most.
+    pub context: usize,
 }
 
 impl ApiError {
@@ -68,6 +82,7 @@ impl ApiError {
             param: Some(param.into()),
             message: message.into(),
             retry_ms: None,
+            overflow: None,
         }
     }
 
@@ -80,6 +95,7 @@ impl ApiError {
             param: None,
             message: message.into(),
             retry_ms: None,
+            overflow: None,
         }
     }
 
@@ -108,6 +124,7 @@ impl ApiError {
             param: None,
             message: message.into(),
             retry_ms: Some(retry_ms),
+            overflow: None,
         }
     }
 
@@ -157,6 +174,7 @@ impl ApiError {
                 "The server had an error while processing your request. Request id: {request_id}."
             ),
             retry_ms: None,
+            overflow: None,
         }
     }
 
@@ -166,7 +184,14 @@ impl ApiError {
             "This model's maximum context length is {context} tokens. However, your messages \
              resulted in {prompt} tokens. Please reduce the length of the messages."
         );
-        Self::invalid("context_length_exceeded", param, message)
+        ApiError {
+            overflow: Some(Overflow {
+                prompt,
+                output: None,
+                context,
+            }),
+            ..Self::invalid("context_length_exceeded", param, message)
+        }
     }
 
     /// Prompt and requested output are longer than a sequence can be.
@@ -182,7 +207,14 @@ impl ApiError {
              {total} tokens ({prompt} in the messages, {output} in the completion). Please \
              reduce the length of the messages or completion."
         );
-        Self::invalid("context_length_exceeded", param, message)
+        ApiError {
+            overflow: Some(Overflow {
+                prompt,
+                output: Some(output),
+                context,
+            }),
+            ..Self::invalid("context_length_exceeded", param, message)
+        }
     }
 
     /// The same error about another field.
@@ -228,6 +260,8 @@ impl IntoResponse for ApiError {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response.extensions_mut().insert(ErrorCode(self.code));
+        // For APIs with another form of errors.
+        response.extensions_mut().insert(Arc::new(self));
         response
     }
 }
@@ -255,6 +289,7 @@ impl From<SubmitError> for ApiError {
                 param: None,
                 message: format!("The queue is full: {error}."),
                 retry_ms: Some(1_000),
+                overflow: None,
             },
             SubmitError::Invalid(reason) => ApiError {
                 param: None,

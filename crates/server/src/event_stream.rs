@@ -22,25 +22,38 @@ use crate::sequence_group::{News, SequenceGroup};
 
 /// Writes that may wait for a client to read them.
 const PENDING_MAX: usize = 1_024;
-const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
-const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Turns news into the chunks of one API.
 pub(crate) trait StreamFormat: Send + 'static {
+    /// Whether every event is named by the `type` of its chunk.
+    const NAMED: bool = false;
+    /// What is sent while there is nothing to say.
+    const KEEP_ALIVE: &'static str = ": keep-alive\n\n";
+    /// What follows the last chunk.
+    const DONE: &'static str = "data: [DONE]\n\n";
+
+    /// Appends what comes before all news.
+    fn begin(&mut self, _group: &SequenceGroup, _chunks: &mut Vec<Value>) {}
+
     /// Appends what `news` means; `group` is the state after it.
     fn news(&mut self, news: News, group: &SequenceGroup, chunks: &mut Vec<Value>);
 
     /// Appends what follows the last choice's end.
     fn end(&mut self, group: &SequenceGroup, chunks: &mut Vec<Value>);
+
+    /// Appends an error, after which nothing follows.
+    fn failed(&mut self, error: &ApiError, _group: &SequenceGroup, chunks: &mut Vec<Value>) {
+        chunks.push(error.object());
+    }
 }
 
 /// Waits for the engine's first word or the first keep-alive, whichever comes first, so that quick
 /// failures have a status of their own; then streams.
-pub(crate) async fn respond(
+pub(crate) async fn respond<F: StreamFormat>(
     app: &Arc<App>,
     in_flight: InFlight,
     mut group: SequenceGroup,
-    format: impl StreamFormat,
+    mut format: F,
 ) -> Result<Response, ApiError> {
     let limits = &app.config.limits;
     let patience = match limits.keep_alive_interval {
@@ -66,9 +79,11 @@ pub(crate) async fn respond(
     };
     let active = ActiveHttp::new(Arc::clone(&app.metrics));
     tokio::spawn(async move {
+        let mut chunks = Vec::new();
+        format.begin(&group, &mut chunks);
         // The headers go out because nothing happened for long: something has to be said now.
-        if !silent || writer.write(Bytes::from_static(KEEP_ALIVE)).await {
-            writer.run(group, format, first).await;
+        if !silent || writer.write(text_of::<F>(&mut chunks, F::KEEP_ALIVE)).await {
+            writer.run(group, format, first, chunks).await;
         }
         drop((in_flight, active));
     });
@@ -93,6 +108,23 @@ pub(crate) async fn respond(
     Ok(response)
 }
 
+/// Chunks as they are on the wire, and what follows them.
+fn text_of<F: StreamFormat>(chunks: &mut Vec<Value>, then: &str) -> Bytes {
+    let mut text = String::new();
+    for chunk in chunks.drain(..) {
+        if let (true, Some(name)) = (F::NAMED, chunk["type"].as_str()) {
+            text.push_str("event: ");
+            text.push_str(name);
+            text.push('\n');
+        }
+        text.push_str("data: ");
+        text.push_str(&chunk.to_string());
+        text.push_str("\n\n");
+    }
+    text.push_str(then);
+    text.into()
+}
+
 struct Writer {
     sender: Sender<Bytes>,
     /// Set when the client does not read.
@@ -105,17 +137,17 @@ struct Writer {
 
 impl Writer {
     /// Writes until the end; returning early drops the group, which ends its work.
-    async fn run(
+    async fn run<F: StreamFormat>(
         mut self,
         mut group: SequenceGroup,
-        mut format: impl StreamFormat,
+        mut format: F,
         mut first: Option<News>,
+        mut chunks: Vec<Value>,
     ) {
-        let mut chunks = Vec::new();
         loop {
             let news = match first.take() {
                 Some(news) => Some(Ok(news)),
-                None => match self.wait(&mut group).await {
+                None => match self.wait::<F>(&mut group).await {
                     Some(news) => news,
                     None => return,
                 },
@@ -126,7 +158,7 @@ impl Writer {
                     false
                 }
                 Some(Err(error)) => {
-                    chunks.push(error.object());
+                    format.failed(&error, &group, &mut chunks);
                     true
                 }
                 None => {
@@ -135,28 +167,25 @@ impl Writer {
                 }
             };
             // One write for all of it: the first token never lags behind its role chunk.
-            let mut text = String::new();
-            for chunk in chunks.drain(..) {
-                text.push_str("data: ");
-                text.push_str(&chunk.to_string());
-                text.push_str("\n\n");
-            }
-            let mut bytes = text.into_bytes();
-            if last {
-                bytes.extend_from_slice(DONE);
-            }
-            if !bytes.is_empty() && !self.write(bytes.into()).await || last {
+            let bytes = text_of::<F>(&mut chunks, if last { F::DONE } else { "" });
+            if !bytes.is_empty() && !self.write(bytes).await || last {
                 return;
             }
         }
     }
 
     /// The next news; comments while there is nothing to show. `None`: the client is gone.
-    async fn wait(&mut self, group: &mut SequenceGroup) -> Option<Option<Result<News, ApiError>>> {
+    async fn wait<F: StreamFormat>(
+        &mut self,
+        group: &mut SequenceGroup,
+    ) -> Option<Option<Result<News, ApiError>>> {
         loop {
             let rest = self.keep_alive.saturating_sub(self.written.elapsed());
             if rest.is_zero() {
-                if !self.write(Bytes::from_static(KEEP_ALIVE)).await {
+                if !self
+                    .write(Bytes::from_static(F::KEEP_ALIVE.as_bytes()))
+                    .await
+                {
                     return None;
                 }
                 continue;

@@ -10,6 +10,7 @@ pub(crate) mod operation;
 pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
+mod translated;
 
 use serde_json::{Map, Value, json};
 

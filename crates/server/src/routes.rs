@@ -23,7 +23,8 @@ use crate::openapi::{self, Operation, operation};
 use crate::serve::{ServeConfig, ServeError};
 use crate::trace::trace;
 use crate::{
-    admin, chat, completions, generate, health, health_probe, introspection, model_list, tokens, ui,
+    admin, chat, completions, generate, health, health_probe, introspection, messages_api,
+    model_list, responses, tokens, ui,
 };
 
 type AppRouter = Router<Arc<App>>;
@@ -109,6 +110,7 @@ impl Routes {
         let mut routes = Routes::default();
         routes.generation();
         routes.native();
+        routes.other_apis();
         routes.tokens();
         routes.about(config);
         routes.administration();
@@ -137,6 +139,20 @@ impl Routes {
     fn native(&mut self) {
         let operation = operation::GENERATE;
         self.post(Guard::User, "/generate", operation, generate::generate);
+    }
+
+    /// What is made of chat requests.
+    fn other_apis(&mut self) {
+        let path = "/v1/messages";
+        self.post(Guard::User, path, operation::MESSAGE, messages_api::create);
+        let path = "/v1/messages/count_tokens";
+        let operation = operation::COUNT_TOKENS;
+        self.post(Guard::User, path, operation, messages_api::count_tokens);
+        let path = "/v1/responses";
+        self.post(Guard::User, path, operation::RESPONSE, responses::create);
+        let path = "/v1/responses/input_tokens";
+        let operation = operation::INPUT_TOKENS;
+        self.post(Guard::User, path, operation, responses::input_tokens);
     }
 
     fn tokens(&mut self) {
@@ -232,7 +248,8 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(panicked))
         // Bodies have limits of their own.
-        .layer(DefaultBodyLimit::disable());
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(messages_api::translate_errors));
     let router = match cors {
         Some(cors) => router
             .layer(cors)

@@ -35,6 +35,8 @@ pub struct RequestRules {
     pub strict_fields: bool,
     /// Let conversations without a user message pass.
     pub lenient_messages: bool,
+    /// Leave out of system texts what clients add to each of them for another server.
+    pub strip_client_markers: bool,
     /// Take sampling defaults from `generation_config.json`, else OpenAI's.
     pub generation_config: bool,
     /// Variables of the chat template; the request's own win.
@@ -53,6 +55,7 @@ impl Default for RequestRules {
             strict_max_tokens: false,
             strict_fields: false,
             lenient_messages: false,
+            strip_client_markers: true,
             generation_config: true,
             template_variables: serde_json::Map::new(),
             priority: false,

@@ -58,6 +58,17 @@ pub(crate) fn prompt(
     })
 }
 
+/// Tokens of the prompt that a request body makes, also if there are too many of them.
+pub(crate) fn count_tokens(app: &App, body: &Map<String, Value>) -> Result<usize, ApiError> {
+    let fields = Fields::root(body);
+    let text = prompt(&fields, &app.files, &app.config.rules)?;
+    let encoded = app.encode(&text, "messages");
+    match encoded {
+        Ok(ids) => Ok(ids.len()),
+        Err(error) => error.overflow.map_or(Err(error), |long| Ok(long.prompt)),
+    }
+}
+
 impl ChatRequest {
     /// Checks everything that needs no device.
     pub(crate) fn read(app: &App, body: &Map<String, Value>) -> Result<Self, ApiError> {

@@ -6,6 +6,7 @@ use super::schema::{
     any_of, boolean, count, described, integer, list, number, object, one_of, reference,
     short_text, text, token_id,
 };
+use super::translated;
 use crate::completions::PROMPTS_MAX;
 use crate::field_rules::{IGNORED, REFUSED};
 use crate::fields::Bounds;
@@ -27,7 +28,8 @@ pub(crate) struct BodyLimits {
     pub(crate) strict: bool,
 }
 
-type Fields = Vec<(&'static str, Value)>;
+/// Names and schemas.
+pub(super) type Fields = Vec<(&'static str, Value)>;
 
 /// The schema of every body by name.
 pub(crate) fn all(limits: &BodyLimits) -> Map<String, Value> {
@@ -42,6 +44,9 @@ pub(crate) fn all(limits: &BodyLimits) -> Map<String, Value> {
             body(conversation(), &["messages"], false),
         ),
         ("AbortRequest", abort()),
+        ("MessageRequest", translated::message(limits)),
+        ("CountRequest", translated::count_tokens(limits)),
+        ("ResponseRequest", translated::response(limits)),
         ("Message", message()),
         ("Tool", tool()),
     ];
@@ -51,7 +56,8 @@ pub(crate) fn all(limits: &BodyLimits) -> Map<String, Value> {
         .collect()
 }
 
-fn body(fields: Fields, required: &[&str], strict: bool) -> Value {
+/// An object with these fields.
+pub(super) fn body(fields: Fields, required: &[&str], strict: bool) -> Value {
     let properties: Map<String, Value> = fields
         .into_iter()
         .map(|(name, schema)| (name.to_owned(), schema))

@@ -70,6 +70,18 @@ pub(crate) const GENERATE: Operation =
     generate("Continue texts, as SGLang does", "GenerateRequest")
         .says("Generations")
         .streams("Generation");
+pub(crate) const MESSAGE: Operation =
+    generate("Answer a conversation, as Anthropic does", "MessageRequest");
+pub(crate) const COUNT_TOKENS: Operation = send(
+    "Tokens of a conversation, as Anthropic counts",
+    "CountRequest",
+);
+pub(crate) const RESPONSE: Operation = generate(
+    "Answer a conversation, in OpenAI's newer form",
+    "ResponseRequest",
+);
+pub(crate) const INPUT_TOKENS: Operation =
+    send("Tokens of a conversation in that form", "ResponseRequest");
 pub(crate) const MODELS: Operation = ask("The names of the model").says("Models");
 pub(crate) const MODEL: Operation = ask("One name of the model").says("Model");
 pub(crate) const TOKENIZE: Operation =

@@ -56,6 +56,10 @@ pub struct RequestArgs {
     #[arg(long)]
     pub lenient_messages: bool,
 
+    /// Keep the billing header and the token budget in the system text of /v1/messages
+    #[arg(long)]
+    pub no_strip_client_markers: bool,
+
     /// What holds answers to a JSON schema
     #[arg(long, value_enum, default_value = "llguidance")]
     pub grammar_backend: GrammarBackendName,
@@ -121,6 +125,7 @@ impl RequestArgs {
             strict_max_tokens: self.strict_max_tokens,
             strict_fields: self.strict_request_fields,
             lenient_messages: self.lenient_messages,
+            strip_client_markers: !self.no_strip_client_markers,
             generation_config: self.sampling_defaults == SamplingDefaults::Model,
             template_variables: self
                 .default_chat_template_kwargs
