@@ -333,7 +333,8 @@ fn errors_have_a_form_of_their_own() {
         "{message}"
     );
     let text = post_bytes(MESSAGES, "{}").replace("application/json", "text/plain");
-    let answer = server.raw(&text.replace("Host:", "x-api-key: k\r\nHost:"));
+    let text = text.replace("Host:", "x-api-key: k\r\nHost:");
+    let answer = server.raw(text.as_bytes());
     assert!(answer.starts_with("HTTP/1.1 415"), "{answer}");
     assert!(answer.contains(r#"{"type":"error","error":{"type":"invalid_request_error""#));
     // Other paths keep their own form.
