@@ -1,6 +1,6 @@
 //! Answers of a form that the client chose: JSON of a schema, or a call of a tool.
 //!
-//! A request says what it wants ([`Wanted`]); a [`Form`] of it becomes a constraint on the tokens
+//! A request says what it wants (`Wanted`); a `Form` of it becomes a constraint on the tokens
 //! of every choice. Only JSON needs the grammar engine, which is `llguidance`.
 
 mod answer;
