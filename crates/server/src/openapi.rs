@@ -33,6 +33,7 @@ pub(crate) fn document(app: &App, routes: &[Route]) -> Value {
     let mut schemas = bodies::all(&limits);
     schemas.extend(answers::all());
     schemas.insert("Error".into(), error_schema());
+    schemas.insert("MessageError".into(), message_error_schema());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -72,6 +73,7 @@ fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
         streams,
         answer,
         chunk,
+        error,
     } = route.operation;
     let mut parameters: Vec<Value> = query
         .iter()
@@ -99,7 +101,7 @@ fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
     if query.iter().any(|(name, _)| *name == "format") {
         contents["text/plain"] = json!({});
     }
-    let error = json!({"application/json": {"schema": schema::reference("Error")}});
+    let error = json!({"application/json": {"schema": schema::reference(error)}});
     let mut object = json!({
         "operationId": format!("{method}{}", path.replace(['/', '{', '}', '-', '.'], "_")),
         "summary": summary,
@@ -118,6 +120,23 @@ fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
         object["security"] = json!([{"bearer": []}, {"header": []}]);
     }
     object
+}
+
+/// A failure in Anthropic's form.
+fn message_error_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["type", "error"],
+        "properties": {
+            "type": {"const": "error"},
+            "error": {
+                "type": "object",
+                "required": ["type", "message"],
+                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            },
+            "request_id": {"type": "string"},
+        },
+    })
 }
 
 fn error_schema() -> Value {

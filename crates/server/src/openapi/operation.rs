@@ -17,6 +17,8 @@ pub(crate) struct Operation {
     pub(crate) answer: Option<&'static str>,
     /// Schema of the data of an event, likewise.
     pub(crate) chunk: Option<&'static str>,
+    /// Schema of a failure.
+    pub(crate) error: &'static str,
 }
 
 const JSON: &str = "application/json";
@@ -31,6 +33,7 @@ const fn ask(summary: &'static str) -> Operation {
         streams: false,
         answer: None,
         chunk: None,
+        error: "Error",
     }
 }
 
@@ -49,6 +52,11 @@ impl Operation {
 
     const fn streams(mut self, chunk: &'static str) -> Self {
         self.chunk = Some(chunk);
+        self
+    }
+
+    const fn fails_with(mut self, error: &'static str) -> Self {
+        self.error = error;
         self
     }
 }
@@ -71,11 +79,13 @@ pub(crate) const GENERATE: Operation =
         .says("Generations")
         .streams("Generation");
 pub(crate) const MESSAGE: Operation =
-    generate("Answer a conversation, as Anthropic does", "MessageRequest");
+    generate("Answer a conversation, as Anthropic does", "MessageRequest")
+        .fails_with("MessageError");
 pub(crate) const COUNT_TOKENS: Operation = send(
     "Tokens of a conversation, as Anthropic counts",
     "CountRequest",
-);
+)
+.fails_with("MessageError");
 pub(crate) const RESPONSE: Operation = generate(
     "Answer a conversation, in OpenAI's newer form",
     "ResponseRequest",
