@@ -174,6 +174,12 @@ fn a_question_is_answered() {
         "completed",
     ];
     assert_eq!(names, expected);
+}
+
+#[test]
+fn an_answer_may_be_cut_and_has_log_probabilities() {
+    let server = Server::shared();
+    let question = "What is 2+2? Answer with just the number.";
     let cut = with(ask("Tell me a story."), json!({"max_output_tokens": 2}));
     let (cut, names) = answer(&server, &cut);
     assert_eq!(names.last().unwrap(), "incomplete");

@@ -343,9 +343,20 @@ mod tests {
         }
     }
 
+    fn refused(cases: &[(Value, &str, &str)]) {
+        for (extra, code, param) in cases {
+            let error = read(extra.clone()).unwrap_err();
+            assert_eq!(
+                (error.code, error.param.as_deref()),
+                (Some(*code), Some(*param)),
+                "{extra}"
+            );
+        }
+    }
+
     #[test]
     fn refusals_name_the_field() {
-        for (extra, code, param) in [
+        refused(&[
             (
                 json!({"max_tokens": null}),
                 "missing_required_parameter",
@@ -386,6 +397,12 @@ mod tests {
                 "missing_required_parameter",
                 "thinking.type",
             ),
+        ]);
+    }
+
+    #[test]
+    fn refusals_of_tools_and_forms_name_the_field() {
+        refused(&[
             (json!({"tool_choice": "any"}), "invalid_type", "tool_choice"),
             (
                 json!({"tool_choice": {"type": "all"}}),
@@ -427,13 +444,6 @@ mod tests {
                 "missing_required_parameter",
                 "output_config.format.schema",
             ),
-        ] {
-            let error = read(extra.clone()).unwrap_err();
-            assert_eq!(
-                (error.code, error.param.as_deref()),
-                (Some(code), Some(param)),
-                "{extra}"
-            );
-        }
+        ]);
     }
 }
