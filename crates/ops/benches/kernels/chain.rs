@@ -78,10 +78,10 @@ pub fn run(bench: &Bench) -> Result<(), OpsError> {
 /// The head of a table of [`measure`].
 pub fn head() {
     println!(
-        "| product | ours us | with norm | cuBLASLt | cuBLASLt / ours | / with norm \
-         | GB/s (of copy) | TFLOP/s | proposals of cuBLASLt |"
+        "| product | ours us | with norm | fastest of cuBLASLt | its first choice | fastest / ours \
+         | / with norm | first / with norm | GB/s (of copy) | TFLOP/s | proposals of cuBLASLt |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|");
 }
 
 /// Shapes by themselves, then the chain.
@@ -139,7 +139,7 @@ pub fn measure(
     Ok(())
 }
 
-/// Records ours without and with norms, then cuBLASLt.
+/// Records ours without and with norms, then cuBLASLt by its fastest proposals and by its first.
 fn contend<'p>(
     times: &mut Times<'_>,
     products: &mut Products<'_>,
@@ -152,15 +152,21 @@ fn contend<'p>(
             links.try_for_each(|(shape, weight)| products.op(shape, weight, norm))
         })?;
     }
-    times.record(&mut || {
-        let mut links = links.iter().enumerate();
-        links.try_for_each(|(number, (_, weight))| products.peer(peer(number), weight))
-    })
+    for algorithm in [|peer: &Peer| peer.fastest, |_: &Peer| 0] {
+        times.record(&mut || {
+            let mut links = links.iter().enumerate();
+            links.try_for_each(|(number, (_, weight))| {
+                let peer = peer(number);
+                products.peer(peer, algorithm(peer), weight)
+            })
+        })?;
+    }
+    Ok(())
 }
 
 fn line(bench: &Bench, name: &str, times: Vec<Time>, bytes: usize, operations: usize, peer: &Peer) {
-    let [ours, normed, other] = times[..] else {
-        unreachable!("three contenders");
+    let [ours, normed, other, first] = times[..] else {
+        unreachable!("four contenders");
     };
     let cell = |time: Time| {
         format!(
@@ -177,12 +183,14 @@ fn line(bench: &Bench, name: &str, times: Vec<Time>, bytes: usize, operations: u
         .map(|us| format!("{us:.1}"))
         .collect();
     println!(
-        "| {name} | {} | {} | {} | {:.3} | {:.3} | {:.0} ({:.2}) | {:.0} | {} |",
+        "| {name} | {} | {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.0} ({:.2}) | {:.0} | {} |",
         cell(ours),
         cell(normed),
         cell(other),
+        cell(first),
         other.median / ours.median,
         other.median / normed.median,
+        first.median / normed.median,
         rate / 1e9,
         rate / bench.copy_rate,
         operations as f64 / ours.median / 1e12,

@@ -1,4 +1,4 @@
-//! cuBLASLt with the fastest of the algorithms that it proposes first.
+//! cuBLASLt with the algorithm that it proposes first, and with the fastest of its proposals.
 
 use ops::{Cuda, OpsError, PeerLinear, Tensor};
 
@@ -13,8 +13,8 @@ const PROPOSAL_SECONDS: f64 = 0.004;
 pub struct Peer {
     pub shape: Shape,
     pub linear: PeerLinear,
-    /// The fastest.
-    pub algorithm: usize,
+    /// The fastest; 0 is the library's own first choice.
+    pub fastest: usize,
     /// Microseconds of each proposal.
     pub microseconds: Vec<f64>,
 }
@@ -35,22 +35,21 @@ impl Peer {
         let mut peer = Peer {
             shape: *shape,
             linear,
-            algorithm: 0,
+            fastest: 0,
             microseconds: Vec::new(),
         };
         for algorithm in 0..peer.linear.algorithms() {
-            peer.algorithm = algorithm;
             let mut times = bench.times(PROPOSAL_SECONDS);
             times.record(&mut || {
                 let mut weights = weights.iter();
-                weights.try_for_each(|weight| products.peer(&peer, weight))
+                weights.try_for_each(|weight| products.peer(&peer, algorithm, weight))
             })?;
             let time = times.run()?[0].of(weights.len());
             peer.microseconds.push(time.median * 1e6);
         }
         let best = peer.microseconds.iter().enumerate();
         let best = best.min_by(|a, b| a.1.total_cmp(b.1));
-        peer.algorithm = best.map_or(0, |(algorithm, _)| algorithm);
+        peer.fastest = best.map_or(0, |(algorithm, _)| algorithm);
         Ok(peer)
     }
 }

@@ -94,13 +94,18 @@ impl<'a> Products<'a> {
         }
     }
 
-    /// The bare product by cuBLASLt.
-    pub fn peer(&mut self, peer: &Peer, weight: &Tensor<Cuda>) -> Result<(), OpsError> {
+    /// The bare product by one of cuBLASLt's algorithms.
+    pub fn peer(
+        &mut self,
+        peer: &Peer,
+        algorithm: usize,
+        weight: &Tensor<Cuda>,
+    ) -> Result<(), OpsError> {
         let out = match peer.shape.kind {
             Kind::Logits => LinearOut::F32(&mut self.logits),
             _ => LinearOut::Act(&mut self.act),
         };
         peer.linear
-            .enqueue(self.cuda, peer.algorithm, &self.x, weight, out)
+            .enqueue(self.cuda, algorithm, &self.x, weight, out)
     }
 }
