@@ -4,8 +4,11 @@ mod constrained;
 mod dummy;
 mod equality;
 mod golden;
+mod jobs;
+mod replays;
 mod rows;
 mod simulation;
+mod snapshots;
 mod steps;
 mod trees;
 
