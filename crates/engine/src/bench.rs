@@ -290,6 +290,8 @@ impl<B: Backend> Bench<'_, B> {
                 // Sequences are taken back between steps, what they emitted is not.
                 tokens_max: u32::MAX as usize,
                 logprobs: None,
+                resume: None,
+                emitted: &[],
             })?;
             let mut start = 0;
             for piece in tokens.chunks(config.prefill_rows_max) {

@@ -1,8 +1,8 @@
-//! The pages of the KV pool and who owns them.
+//! The pages of the KV pool and how often each is held.
 
 use ops::PAGE_TOKENS;
 
-/// The pages of one sequence, in order of position. Not `Clone`: a page has one owner.
+/// The pages of one sequence, in order of position. Not `Clone`: it holds each of its pages once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BlockTable {
     pages: Vec<u32>,
@@ -20,12 +20,13 @@ impl BlockTable {
     }
 }
 
-/// All pages of the pool. A sequence takes what it may ever need at admission, so a running one
-/// never waits for a page.
+/// All pages of the pool. Block tables and the prefix cache hold pages; one that several hold is
+/// never written again, and one that nobody holds is free.
 #[derive(Debug)]
 pub(crate) struct KvPool {
     free: Vec<u32>,
-    total: usize,
+    /// Holders of each page.
+    holders: Vec<u32>,
 }
 
 impl KvPool {
@@ -34,39 +35,103 @@ impl KvPool {
         let count = u32::try_from(total).expect("page numbers are u32");
         KvPool {
             free: (0..count).rev().collect(),
-            total,
+            holders: vec![0; total],
         }
     }
 
-    /// Pages that are owned.
+    /// Pages that are held.
     pub(crate) fn used(&self) -> usize {
-        self.total - self.free.len()
+        self.holders.len() - self.free.len()
+    }
+
+    /// Pages that nobody holds.
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
     }
 
     /// Pages for this many tokens, or `None` while too few are free.
     pub(crate) fn reserve(&mut self, tokens: usize) -> Option<BlockTable> {
-        let count = tokens.div_ceil(PAGE_TOKENS);
-        let rest = self.free.len().checked_sub(count)?;
-        let mut pages = self.free.split_off(rest);
-        pages.reverse();
-        Some(BlockTable { pages })
+        let mut table = BlockTable { pages: Vec::new() };
+        self.extend(&mut table, tokens).then_some(table)
     }
 
-    /// Takes the pages back.
-    pub(crate) fn release(&mut self, table: BlockTable) {
-        self.free.extend(table.pages.into_iter().rev());
-    }
-
-    /// With no sequence left every page must be free exactly once; says what is wrong otherwise.
-    pub(crate) fn audit(&self) -> Result<(), String> {
-        if self.free.len() != self.total {
-            let (free, total) = (self.free.len(), self.total);
-            return Err(format!("{free} of {total} KV pages are free while idle"));
+    /// Grows a table until it holds this many tokens; `false`, and nothing has changed, while too
+    /// few pages are free. The new pages are the table's alone.
+    pub(crate) fn extend(&mut self, table: &mut BlockTable, tokens: usize) -> bool {
+        let wanted = tokens.div_ceil(PAGE_TOKENS);
+        let count = wanted.saturating_sub(table.pages.len());
+        let Some(rest) = self.free.len().checked_sub(count) else {
+            return false;
+        };
+        for page in self.free.drain(rest..).rev() {
+            self.holders[page as usize] = 1;
+            table.pages.push(page);
         }
-        let mut seen = vec![false; self.total];
+        true
+    }
+
+    /// A table that begins with pages which others hold too.
+    pub(crate) fn share(&mut self, pages: &[u32]) -> BlockTable {
+        for &page in pages {
+            self.retain(page);
+        }
+        BlockTable {
+            pages: pages.to_vec(),
+        }
+    }
+
+    /// Ends a table's hold on its pages.
+    pub(crate) fn release(&mut self, table: BlockTable) {
+        for page in table.pages.into_iter().rev() {
+            self.release_page(page);
+        }
+    }
+
+    /// One more holder of a page that somebody holds already.
+    pub(crate) fn retain(&mut self, page: u32) {
+        let holders = &mut self.holders[page as usize];
+        assert!(*holders > 0, "KV page {page} is free and cannot be shared");
+        *holders += 1;
+    }
+
+    /// One holder less; the last one frees the page.
+    pub(crate) fn release_page(&mut self, page: u32) {
+        let holders = &mut self.holders[page as usize];
+        assert!(*holders > 0, "KV page {page} is released but was free");
+        *holders -= 1;
+        if *holders == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// Whether a page has exactly one holder: who holds it may write it, or frees it by release.
+    pub(crate) fn is_sole(&self, page: u32) -> bool {
+        self.holders[page as usize] == 1
+    }
+
+    /// With no sequence left exactly the pages in `cached` must be held, once each, and all others
+    /// be free; says what is wrong otherwise.
+    pub(crate) fn audit(&self, cached: impl IntoIterator<Item = u32>) -> Result<(), String> {
+        let mut expected = vec![0; self.holders.len()];
+        for page in cached {
+            expected[page as usize] += 1;
+        }
+        let mut free = vec![0; self.holders.len()];
         for &page in &self.free {
-            if std::mem::replace(&mut seen[page as usize], true) {
-                return Err(format!("KV page {page} is free twice"));
+            free[page as usize] += 1;
+        }
+        for (page, (&holders, &expected)) in self.holders.iter().zip(&expected).enumerate() {
+            let free = free[page];
+            if free != usize::from(holders == 0) {
+                return Err(format!(
+                    "KV page {page} has {holders} holders and is {free} times in the free list"
+                ));
+            }
+            if holders != expected || expected > 1 {
+                return Err(format!(
+                    "KV page {page} has {holders} holders while idle, {expected} of them in the \
+                     prefix cache, which may hold it once"
+                ));
             }
         }
         Ok(())
@@ -75,7 +140,7 @@ impl KvPool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     use rand::{RngExt, SeedableRng};
 
@@ -90,36 +155,105 @@ mod tests {
         assert!(pool.reserve(65).is_none());
         assert_eq!(pool.used(), 3, "a refusal takes nothing");
         let last = pool.reserve(64).expect("one page is free");
-        assert!(pool.audit().is_err());
+        assert!(pool.audit([]).is_err());
         for table in [two, last, one] {
             pool.release(table);
         }
-        pool.audit().expect("all pages are back");
+        pool.audit([]).expect("all pages are back");
     }
 
     #[test]
-    fn owners_never_share_a_page() {
+    fn tables_grow_behind_what_they_hold() {
+        let mut pool = KvPool::new(5);
+        let mut table = pool.reserve(100).expect("five pages are free");
+        let before = table.pages().to_vec();
+        assert!(pool.extend(&mut table, 128) && pool.extend(&mut table, 3));
+        assert_eq!(table.pages(), before, "it was large enough");
+        assert!(pool.extend(&mut table, 129));
+        assert_eq!((table.tokens(), &table.pages()[..2]), (192, &before[..]));
+        let grown = table.pages().to_vec();
+        assert!(!pool.extend(&mut table, 400));
+        assert_eq!((table.pages(), pool.free()), (&grown[..], 2));
+        pool.release(table);
+        pool.audit([]).expect("all pages are back");
+    }
+
+    #[test]
+    fn a_shared_page_is_free_after_its_last_holder() {
+        let mut pool = KvPool::new(4);
+        let first = pool.reserve(128).expect("four pages are free");
+        let pages = first.pages().to_vec();
+        pool.retain(pages[0]);
+        let mut second = pool.share(&pages[..1]);
+        assert!(pool.extend(&mut second, 100));
+        assert!(!pool.is_sole(pages[0]) && pool.is_sole(pages[1]));
+        assert!(pool.is_sole(second.pages()[1]));
+        assert_eq!(pool.used(), 3);
+        pool.release(first);
+        pool.release(second);
+        assert_eq!(pool.used(), 1, "the cache's hold is left");
+        assert!(pool.audit([]).is_err());
+        pool.audit([pages[0]]).expect("the cache holds one page");
+        pool.release_page(pages[0]);
+        assert!(pool.audit([pages[0]]).is_err());
+        pool.audit([]).expect("all pages are back");
+    }
+
+    #[test]
+    fn holders_are_counted_and_new_pages_are_nobody_elses() {
         let mut random = rand_pcg::Pcg64::seed_from_u64(3);
         let mut pool = KvPool::new(40);
         let mut held: Vec<BlockTable> = Vec::new();
-        for _ in 0..2000 {
-            if random.random_bool(0.5) {
-                held.extend(pool.reserve(random.random_range(1..700)));
-            } else if !held.is_empty() {
-                pool.release(held.swap_remove(random.random_range(0..held.len())));
+        for _ in 0..4000 {
+            let tokens = random.random_range(1..700);
+            match random.random_range(0..4) {
+                0 => held.extend(pool.reserve(tokens)),
+                1 if !held.is_empty() => {
+                    let from = &held[random.random_range(0..held.len())];
+                    let count = random.random_range(0..=from.pages().len());
+                    let pages = from.pages()[..count].to_vec();
+                    held.push(pool.share(&pages));
+                }
+                2 if !held.is_empty() => {
+                    let index = random.random_range(0..held.len());
+                    let before = held[index].pages().len();
+                    pool.extend(&mut held[index], tokens);
+                    assert!(
+                        held[index].pages()[before..]
+                            .iter()
+                            .all(|&p| pool.is_sole(p))
+                    );
+                }
+                _ if !held.is_empty() => {
+                    pool.release(held.swap_remove(random.random_range(0..held.len())));
+                }
+                _ => {}
             }
-            let owned: Vec<u32> = held.iter().flat_map(|t| t.pages().to_vec()).collect();
-            let distinct: BTreeSet<u32> = owned.iter().copied().collect();
-            assert_eq!(distinct.len(), owned.len());
-            assert_eq!(owned.len(), pool.used());
-            assert!(owned.iter().all(|&page| page < 40));
+            let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+            for &page in held.iter().flat_map(BlockTable::pages) {
+                *counts.entry(page).or_default() += 1;
+            }
+            assert_eq!((counts.len(), pool.used() + pool.free()), (pool.used(), 40));
+            for (&page, &count) in &counts {
+                assert_eq!(pool.holders[page as usize], count);
+            }
         }
+        held.into_iter().for_each(|table| pool.release(table));
+        pool.audit([]).expect("all pages are back");
     }
 
     #[test]
     fn audit_finds_a_page_that_is_free_twice() {
         let mut pool = KvPool::new(2);
         pool.free = vec![1, 1];
-        assert!(pool.audit().is_err_and(|text| text.contains("page 1")));
+        assert!(pool.audit([]).is_err_and(|text| text.contains("page 0")));
+        pool.free = vec![0, 1, 1];
+        assert!(pool.audit([]).is_err_and(|text| text.contains("page 1")));
+    }
+
+    #[test]
+    #[should_panic(expected = "was free")]
+    fn a_free_page_cannot_be_released() {
+        KvPool::new(2).release_page(1);
     }
 }

@@ -10,6 +10,11 @@ mod error;
 mod handle;
 mod kv_pool;
 mod load;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the scheduler does not use all of it yet")
+)]
+mod prefix_cache;
 mod request;
 mod scheduler;
 mod sequence;

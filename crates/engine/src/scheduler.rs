@@ -168,7 +168,7 @@ impl Scheduler {
 
     /// With nothing running every page and slot must be free; says what is wrong otherwise.
     pub(crate) fn audit(&self) -> Result<(), String> {
-        self.kv.audit()?;
+        self.kv.audit([])?;
         self.slots.audit()
     }
 }

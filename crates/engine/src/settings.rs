@@ -121,6 +121,8 @@ fn settings<B: Backend>(
             kv_dtype: dtype,
             vocab_used: spec.vocab_used,
             graphs: spec.graphs,
+            snapshots: 0,
+            host_snapshots: 0,
         },
         drafting: speculation.drafting,
         shapes,

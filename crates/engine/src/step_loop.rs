@@ -349,6 +349,8 @@ impl<R: StepRunner> StepLoop<R> {
                 tokens_min: request.min_tokens.min(sequence.tokens_max),
                 tokens_max: sequence.tokens_max.max(1),
                 logprobs: request.logprobs,
+                resume: None,
+                emitted: &[],
             })?;
         }
         Ok(())

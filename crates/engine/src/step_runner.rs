@@ -1,12 +1,16 @@
 //! What the step loop needs of a model, so that it can be tested without one.
 
 use model::{
-    Chunk, Constraint, ModelError, PrefillOutput, Runner, RunnerConfig, SequenceStart,
+    Chunk, Constraint, ModelError, PrefillOutput, Replay, Runner, RunnerConfig, SequenceStart,
     SequenceStep, StepKey, StepOutput, StepSequence, StepTree,
 };
 use ops::Backend;
 
 /// The calls of [`Runner`] that the loop makes; see there for their contracts.
+#[allow(
+    dead_code,
+    reason = "the loop does not keep or take back sequences yet"
+)]
 pub(crate) trait StepRunner {
     /// [`Runner::config`].
     fn config(&self) -> &RunnerConfig;
@@ -37,6 +41,16 @@ pub(crate) trait StepRunner {
     ) -> Result<Vec<Option<StepTree>>, ModelError>;
     /// [`Runner::record`].
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError>;
+    /// [`Runner::extend_pages`].
+    fn extend_pages(&mut self, slot: usize, from: usize, pages: &[u32]) -> Result<(), ModelError>;
+    /// [`Runner::replay`].
+    fn replay(&mut self, replays: &[Replay<'_>]) -> Result<(), ModelError>;
+    /// [`Runner::save_snapshot`].
+    fn save_snapshot(&mut self, slot: usize, snapshot: usize) -> Result<(), ModelError>;
+    /// [`Runner::offload_snapshot`].
+    fn offload_snapshot(&mut self, snapshot: usize, host: usize) -> Result<(), ModelError>;
+    /// [`Runner::fetch_snapshot`].
+    fn fetch_snapshot(&mut self, host: usize, snapshot: usize) -> Result<(), ModelError>;
 }
 
 impl<B: Backend> StepRunner for Runner<B> {
@@ -83,5 +97,25 @@ impl<B: Backend> StepRunner for Runner<B> {
 
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {
         Runner::record(self, key)
+    }
+
+    fn extend_pages(&mut self, slot: usize, from: usize, pages: &[u32]) -> Result<(), ModelError> {
+        Runner::extend_pages(self, slot, from, pages)
+    }
+
+    fn replay(&mut self, replays: &[Replay<'_>]) -> Result<(), ModelError> {
+        Runner::replay(self, replays)
+    }
+
+    fn save_snapshot(&mut self, slot: usize, snapshot: usize) -> Result<(), ModelError> {
+        Runner::save_snapshot(self, slot, snapshot)
+    }
+
+    fn offload_snapshot(&mut self, snapshot: usize, host: usize) -> Result<(), ModelError> {
+        Runner::offload_snapshot(self, snapshot, host)
+    }
+
+    fn fetch_snapshot(&mut self, host: usize, snapshot: usize) -> Result<(), ModelError> {
+        Runner::fetch_snapshot(self, host, snapshot)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::{
-    Chunk, Constraint, CutReason, Dtype, Emitted, MemoryPlan, ModelError, PrefillOutput,
+    Chunk, Constraint, CutReason, Dtype, Emitted, MemoryPlan, ModelError, PrefillOutput, Replay,
     RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepOutput, StepSequence,
     StepTiming, StepTree,
 };
@@ -68,6 +68,8 @@ pub fn start(spec: StubSpec) -> Result<(Engine, StubClock), EngineError> {
         kv_dtype: Dtype::F32,
         vocab_used: spec.vocab_used,
         graphs: false,
+        snapshots: 0,
+        host_snapshots: 0,
     };
     let info = ModelInfo {
         model_type: "stub".into(),
@@ -130,7 +132,8 @@ impl StepRunner for Stub {
     }
 
     fn start(&mut self, start: &SequenceStart<'_>) -> Result<(), ModelError> {
-        self.left.insert(start.slot, start.tokens_max);
+        let left = start.tokens_max - start.emitted.len();
+        self.left.insert(start.slot, left);
         Ok(())
     }
 
@@ -209,5 +212,27 @@ impl StepRunner for Stub {
 
     fn record(&mut self, _: StepKey) -> Result<bool, ModelError> {
         Ok(false)
+    }
+
+    // It has no memory, so that there is nothing to keep or to bring back.
+
+    fn extend_pages(&mut self, _: usize, _: usize, _: &[u32]) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn replay(&mut self, _: &[Replay<'_>]) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn save_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn offload_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn fetch_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
     }
 }

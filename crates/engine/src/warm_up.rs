@@ -217,6 +217,8 @@ fn begin<R: StepRunner>(
         tokens_min: 0,
         tokens_max,
         logprobs: None,
+        resume: None,
+        emitted: &[],
     })?;
     let outputs = runner.prefill(&[Chunk {
         slot,

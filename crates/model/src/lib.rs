@@ -27,8 +27,8 @@ pub use ops::{CutReason, Dtype, Prediction, SamplingParams};
 pub use plan::{MemoryPlan, PlanLine};
 pub use runner::{
     AcceptanceLaw, Chunk, Constraint, DeviceTimes, DraftRank, Emitted, ModelSources, PrefillOutput,
-    PromptLogprobs, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode,
-    StepOutput, StepParts, StepSequence, StepTiming, StepTree, TokenLogprob,
+    PromptLogprobs, Replay, Resume, Runner, RunnerConfig, SequenceStart, SequenceStep, Shape,
+    StepKey, StepNode, StepOutput, StepParts, StepSequence, StepTiming, StepTree, TokenLogprob,
 };
 pub use source::{CheckpointSource, LoadProgress};
 pub use traffic::StepTraffic;

@@ -5,7 +5,7 @@ use ops::{
     SamplingRow, ScratchNeeds, TREE_ROWS_MAX,
 };
 
-use crate::runner::{bucket, result_bytes};
+use crate::runner::{bucket, result_bytes, snapshot_bytes};
 use crate::workspace::{LOGITS_SLICE_ROWS, Widths, WorkspaceRows};
 use crate::{DrafterConfig, LayerKind, ModelConfig, RunnerConfig};
 
@@ -30,6 +30,8 @@ pub struct MemoryPlan {
     pub kv_pages: usize,
     /// State slots.
     pub slots: usize,
+    /// Bytes of host memory that are taken at start: snapshots of recurrent state.
+    pub host_bytes: u64,
 }
 
 /// Rows of the largest forward of each kind.
@@ -46,9 +48,8 @@ pub(crate) struct RunnerRows {
 
 impl RunnerRows {
     pub(crate) fn of(drafter: Option<&DrafterConfig>, config: &RunnerConfig) -> Self {
-        let largest = *ops::ROW_BUCKETS.last().expect("there are buckets");
         let sequences = config.sequences_max;
-        let verify = bucket((sequences * config.tree_rows_max).min(largest));
+        let verify = config.verify_rows_max();
         let blocks = drafter.map_or(0, |sizes| sequences * sizes.block_size);
         let selected = LOGITS_SLICE_ROWS.max(sequences);
         RunnerRows {
@@ -109,6 +110,10 @@ impl MemoryPlan {
             "recurrent state",
             target.gdn_layers() * config.sequences_max * slot,
         );
+        let snapshot = target.gdn_layers() * snapshot_bytes::<B>(target.gdn);
+        if config.snapshots > 0 {
+            line("state snapshots", config.snapshots * snapshot);
+        }
         line(
             "verify journal",
             target.gdn_layers() * rows.verify * GdnJournal::<B>::row_bytes(target.gdn),
@@ -126,6 +131,7 @@ impl MemoryPlan {
             lines,
             kv_pages: config.kv_pages,
             slots: config.sequences_max,
+            host_bytes: (config.host_snapshots * snapshot) as u64,
         }
     }
 
@@ -250,6 +256,17 @@ impl RunnerConfig {
     /// Pages of a sequence that fills the context.
     pub fn pages_per_sequence(&self) -> usize {
         self.pages_for(self.context_max)
+    }
+
+    /// Rows of the largest step, and of the largest replay.
+    pub fn verify_rows_max(&self) -> usize {
+        let largest = *ops::ROW_BUCKETS.last().expect("there are buckets");
+        bucket((self.sequences_max * self.tree_rows_max).min(largest))
+    }
+
+    /// Tokens of one sequence in a replay.
+    pub fn replay_rows_max(&self) -> usize {
+        self.verify_rows_max().min(EMIT_MAX)
     }
 
     /// Panics on sizes that no runner can have: the engine validates options before.

@@ -57,6 +57,9 @@ pub trait Backend: Sized + 'static {
     /// A recorded sequence of ops.
     type Graph: 'static;
 
+    /// Host memory that the device reads and writes at full speed, of fixed length.
+    type HostBuf<T: Element>: 'static;
+
     /// Host memory through which weights go to the device.
     type Stages;
 
@@ -108,6 +111,50 @@ pub trait Backend: Sized + 'static {
         &self,
         buf: &mut Self::Buf<T>,
         offset: usize,
+        len: usize,
+    ) -> Result<(), OpsError>;
+
+    /// Enqueues a copy of `len` values from `from` on in `source` to `to` on in `target`.
+    ///
+    /// # Panics
+    /// If one of the buffers ends before.
+    fn copy<T: Element>(
+        &self,
+        source: &Self::Buf<T>,
+        from: usize,
+        target: &mut Self::Buf<T>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError>;
+
+    /// `len` zeros in host memory, which the system has really given. They are no part of
+    /// [`Backend::allocated_bytes`].
+    fn alloc_host<T: Element>(&self, len: usize) -> Result<Self::HostBuf<T>, OpsError>;
+
+    /// Copies `len` values from `from` on in `source` to `to` on in `target`; waits until they are
+    /// there.
+    ///
+    /// # Panics
+    /// If one of the buffers ends before.
+    fn copy_to_host<T: Element>(
+        &self,
+        source: &Self::Buf<T>,
+        from: usize,
+        target: &mut Self::HostBuf<T>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError>;
+
+    /// The reverse of [`Backend::copy_to_host`]; waits as well.
+    ///
+    /// # Panics
+    /// If one of the buffers ends before.
+    fn copy_from_host<T: Element>(
+        &self,
+        source: &Self::HostBuf<T>,
+        from: usize,
+        target: &mut Self::Buf<T>,
+        to: usize,
         len: usize,
     ) -> Result<(), OpsError>;
 

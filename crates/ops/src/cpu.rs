@@ -31,6 +31,13 @@ impl Cpu {
     }
 }
 
+fn zeros<T: Element>(len: usize) -> Result<Box<[T]>, OpsError> {
+    bytemuck::allocation::try_zeroed_slice_box(len).map_err(|()| OpsError::OutOfMemory {
+        bytes: len.saturating_mul(size_of::<T>()),
+        reason: "the system refused".to_owned(),
+    })
+}
+
 macro_rules! ops {
     ($($name:ident: $args:ident => $function:path;)*) => {
         $(fn $name(&self, op: $args<'_, Self>) -> Result<(), OpsError> {
@@ -44,6 +51,7 @@ impl Backend for Cpu {
     type Buf<T: Element> = Box<[T]>;
     type Act = f32;
     type Graph = Infallible;
+    type HostBuf<T: Element> = Box<[T]>;
     type Stages = ();
 
     const DTYPE: Dtype = Dtype::F32;
@@ -59,14 +67,10 @@ impl Backend for Cpu {
     }
 
     fn alloc<T: Element>(&self, len: usize) -> Result<Box<[T]>, OpsError> {
-        let bytes = len.saturating_mul(size_of::<T>());
         // Zero pages of the system: a pool takes memory as it is used.
-        let values = bytemuck::allocation::try_zeroed_slice_box(len).map_err(|()| {
-            let reason = "the system refused".to_owned();
-            OpsError::OutOfMemory { bytes, reason }
-        })?;
+        let values = zeros(len)?;
         self.allocated_bytes
-            .fetch_add(bytes as u64, Ordering::Relaxed);
+            .fetch_add(size_of_val(&*values) as u64, Ordering::Relaxed);
         Ok(values)
     }
 
@@ -105,6 +109,47 @@ impl Backend for Cpu {
         self.uploads.fetch_add(1, Ordering::Relaxed);
         buf[offset..offset + len].fill(T::zeroed());
         Ok(())
+    }
+
+    fn copy<T: Element>(
+        &self,
+        source: &Box<[T]>,
+        from: usize,
+        target: &mut Box<[T]>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        target[to..to + len].copy_from_slice(&source[from..from + len]);
+        Ok(())
+    }
+
+    fn alloc_host<T: Element>(&self, len: usize) -> Result<Box<[T]>, OpsError> {
+        let mut values = zeros(len)?;
+        // The system gives a page when it is written.
+        std::hint::black_box(&mut values).fill(T::zeroed());
+        Ok(values)
+    }
+
+    fn copy_to_host<T: Element>(
+        &self,
+        source: &Box<[T]>,
+        from: usize,
+        target: &mut Box<[T]>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        self.copy(source, from, target, to, len)
+    }
+
+    fn copy_from_host<T: Element>(
+        &self,
+        source: &Box<[T]>,
+        from: usize,
+        target: &mut Box<[T]>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        self.copy(source, from, target, to, len)
     }
 
     fn wait(&self) -> Result<(), OpsError> {

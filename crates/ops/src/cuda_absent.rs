@@ -31,6 +31,7 @@ impl Backend for Cuda {
     type Buf<T: Element> = Box<[T]>;
     type Act = bf16;
     type Graph = std::convert::Infallible;
+    type HostBuf<T: Element> = Box<[T]>;
     type Stages = std::convert::Infallible;
 
     const DTYPE: Dtype = Dtype::Bf16;
@@ -62,6 +63,43 @@ impl Backend for Cuda {
     }
 
     fn zero<T: Element>(&self, _: &mut Box<[T]>, _: usize, _: usize) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn copy<T: Element>(
+        &self,
+        _: &Box<[T]>,
+        _: usize,
+        _: &mut Box<[T]>,
+        _: usize,
+        _: usize,
+    ) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn alloc_host<T: Element>(&self, _: usize) -> Result<Box<[T]>, OpsError> {
+        match *self {}
+    }
+
+    fn copy_to_host<T: Element>(
+        &self,
+        _: &Box<[T]>,
+        _: usize,
+        _: &mut Box<[T]>,
+        _: usize,
+        _: usize,
+    ) -> Result<(), OpsError> {
+        match *self {}
+    }
+
+    fn copy_from_host<T: Element>(
+        &self,
+        _: &Box<[T]>,
+        _: usize,
+        _: &mut Box<[T]>,
+        _: usize,
+        _: usize,
+    ) -> Result<(), OpsError> {
         match *self {}
     }
 

@@ -88,6 +88,8 @@ fn defaults_come_from_the_model() {
             kv_dtype: Dtype::F32,
             vocab_used: 90,
             graphs: true,
+            snapshots: 0,
+            host_snapshots: 0,
         }
     );
     assert_eq!((settings.queue_max, settings.draft_batch_max), (7, 3));

@@ -80,6 +80,8 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
         graphs: setup.graphs,
+        snapshots: 0,
+        host_snapshots: 0,
     };
     let info = ModelInfo {
         model_type: "stub".into(),

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
 
 use model::{
-    Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, RunnerConfig,
-    SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput,
-    StepSequence, StepTiming, StepTree, TokenLogprob,
+    Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, Replay,
+    RunnerConfig, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepNode,
+    StepOutput, StepSequence, StepTiming, StepTree, TokenLogprob,
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
@@ -439,5 +439,25 @@ impl StepRunner for StubRunner {
         assert_eq!(run, key, "a key is recorded behind a step that has it");
         self.recorded.lock().unwrap().push(key);
         Ok(true)
+    }
+
+    fn extend_pages(&mut self, _: usize, _: usize, _: &[u32]) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn replay(&mut self, _: &[Replay<'_>]) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn save_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn offload_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn fetch_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
     }
 }

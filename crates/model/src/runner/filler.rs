@@ -41,7 +41,7 @@ impl<B: Backend> Runner<B> {
         );
         self.backend
             .upload(&[length as u32], &mut self.slots.length, slot)?;
-        self.prefilled[slot] = length;
+        self.progress[slot].length = length;
         Ok(())
     }
 }

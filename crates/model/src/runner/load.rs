@@ -10,7 +10,7 @@ use ops::{
 use super::constraint::Masks;
 use super::results::ResultBuffers;
 use super::staging::{Held, HeldBatch};
-use super::{Drafts, Forward, Graphs, Runner, RunnerConfig, Selected};
+use super::{Drafts, Forward, Graphs, Progress, Runner, RunnerConfig, Selected, Snapshots};
 use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
@@ -124,7 +124,13 @@ impl<B: Backend> Runner<B> {
                     Drafter::new(&backend, sizes, weights, &config, rows.blocks)
                 })
                 .transpose()?,
-            prefilled: vec![0; sequences],
+            snapshots: Snapshots::new(
+                &backend,
+                sizes.gdn,
+                sizes.gdn_layers(),
+                [config.snapshots, config.host_snapshots],
+            )?,
+            progress: vec![Progress::default(); sequences],
             logprobs_top: vec![None; sequences],
             graphs: Graphs::default(),
             simulation: None,

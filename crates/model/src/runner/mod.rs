@@ -7,8 +7,10 @@ mod graphs;
 mod load;
 mod part_times;
 mod prefill;
+mod replay;
 mod results;
 mod simulation;
+mod snapshots;
 mod staging;
 mod start;
 mod step;
@@ -37,13 +39,15 @@ pub use load::ModelSources;
 pub use part_times::DeviceTimes;
 use results::ResultBuffers;
 pub use simulation::AcceptanceLaw;
+use snapshots::Snapshots;
+pub(crate) use snapshots::snapshot_bytes;
 use staging::{Held, HeldBatch};
 pub use step_key::StepKey;
 pub(crate) use step_key::bucket;
 pub use step_tree::{DraftRank, StepNode, StepTree};
 pub use types::{
-    Chunk, Emitted, PrefillOutput, PromptLogprobs, RunnerConfig, SequenceStart, SequenceStep,
-    Shape, StepOutput, StepParts, StepSequence, StepTiming, TokenLogprob,
+    Chunk, Emitted, PrefillOutput, PromptLogprobs, Replay, Resume, RunnerConfig, SequenceStart,
+    SequenceStep, Shape, StepOutput, StepParts, StepSequence, StepTiming, TokenLogprob,
 };
 
 /// A loaded model with all its memory.
@@ -79,14 +83,27 @@ pub struct Runner<B: Backend> {
     results: ResultBuffers<B>,
     /// Tokens that rows of constrained sequences may choose.
     masks: Masks<B>,
-    /// Prompt tokens of each slot that were prefilled.
-    prefilled: Vec<usize>,
+    /// Recurrent state that outlives its sequence.
+    snapshots: Snapshots<B>,
+    /// Where each slot's sequence stands.
+    progress: Vec<Progress>,
     /// Alternatives that each slot's sequence wants beside its tokens.
     logprobs_top: Vec<Option<usize>>,
     /// Recorded steps.
     graphs: Graphs<B::Graph>,
     /// Seed of simulated acceptance.
     simulation: Option<u64>,
+}
+
+/// Where a sequence stands, as the host knows it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// Committed tokens.
+    length: usize,
+    /// Rows by which the state lags.
+    pending: usize,
+    /// Emitted tokens that must be replayed before the first step.
+    to_replay: usize,
 }
 
 /// Which rows are sampled and walked.

@@ -78,7 +78,7 @@ impl<B: Backend> Runner<B> {
             let length = chunk.start + chunk.tokens.len();
             self.backend
                 .upload(&[length as u32], &mut self.slots.length, chunk.slot)?;
-            self.prefilled[chunk.slot] = length;
+            self.progress[chunk.slot].length = length;
         }
         if last_rows == 0 {
             Ok(Vec::new())
@@ -95,7 +95,7 @@ impl<B: Backend> Runner<B> {
                 "an empty chunk has nothing to prefill"
             );
             assert_eq!(
-                self.prefilled[chunk.slot], chunk.start,
+                self.progress[chunk.slot].length, chunk.start,
                 "a chunk starts where the prefill stands"
             );
             staging.chain(chunk.slot, chunk.tokens);

@@ -40,6 +40,15 @@ pub(super) struct HeldBatch {
     rows: Held<u32>,
 }
 
+impl HeldBatch {
+    /// Ops have written the tokens, parents and depths.
+    pub(super) fn forget_rows(&mut self) {
+        self.token = Held::default();
+        self.parent = Held::default();
+        self.depth = Held::default();
+    }
+}
+
 /// Segments of one forward, collected on the host. Segments of one forward are all of one kind.
 #[derive(Default)]
 pub(super) struct Staging {

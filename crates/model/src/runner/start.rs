@@ -5,16 +5,20 @@ use ops::{
     TOP_LOGPROBS_MAX,
 };
 
-use super::{Runner, SequenceStart};
+use super::{Progress, Runner, SequenceStart};
 use crate::ModelError;
 
 impl<B: Backend> Runner<B> {
-    /// Gives a slot to a new sequence. The prompt is at least one token; prompt and output fit
-    /// `pages`.
+    /// Gives a slot to a new sequence. The prompt is at least one token.
+    ///
+    /// The caller guarantees that a page is there before a row is written to it, by this call or by
+    /// [`Runner::extend_pages`]: a chunk or a replay writes the positions of its tokens, a step of
+    /// n rows those of n tokens from the committed length on. What is resumed is in the first
+    /// pages; several sequences may share pages, as long as no row of theirs is written there.
     ///
     /// # Panics
-    /// If slot, pages, stop ids, biases or alternatives exceed what the tables hold: the engine
-    /// checks requests before it starts them.
+    /// If slot, pages, stop ids, biases or alternatives exceed what the tables hold, or the snapshot
+    /// covers another length: the engine checks requests before it starts them.
     pub fn start(&mut self, start: &SequenceStart<'_>) -> Result<(), ModelError> {
         let slot = start.slot;
         assert!(
@@ -56,7 +60,71 @@ impl<B: Backend> Runner<B> {
         let row = sampling_row(start, self.config.context_max);
         backend.upload(&[row], &mut slots.sampling, slot)?;
         self.logprobs_top[slot] = start.logprobs;
-        self.prefilled[slot] = 0;
+        self.progress[slot] = Progress::default();
+        self.restore(start)?;
+        Ok(())
+    }
+
+    /// Brings back what a sequence had computed and emitted before.
+    fn restore(&mut self, start: &SequenceStart<'_>) -> Result<(), OpsError> {
+        let (slot, prompt, emitted) = (start.slot, start.prompt.len(), start.emitted);
+        // The first step processes the newest token, so that it is never part of what is resumed.
+        let replayed = emitted.len().saturating_sub(1);
+        let length = start.resume.map_or(0, |resume| resume.length);
+        let most = match emitted {
+            [] => prompt - 1,
+            _ => prompt + replayed,
+        };
+        assert!(
+            length <= most,
+            "resumed at {length} of at most {most} tokens"
+        );
+        let (backend, slots) = (&*self.backend, &mut self.slots);
+        if let Some(resume) = start.resume {
+            let states = &mut self.states;
+            self.snapshots
+                .load(backend, resume.snapshot, length, states, slot)?;
+            backend.upload(&[length as u32], &mut slots.length, slot)?;
+        }
+        if let Some(&root) = emitted.last() {
+            let mut generated = vec![0u32; slots.vocab_rows];
+            for &token in emitted {
+                generated[token as usize] += 1;
+            }
+            let row = slot * slots.vocab_rows;
+            backend.upload(&generated, &mut slots.generated, row)?;
+            backend.upload(&[emitted.len() as u32], &mut slots.emitted, slot)?;
+            backend.upload(&[root], &mut slots.root, slot)?;
+        }
+        self.progress[slot] = Progress {
+            length,
+            pending: 0,
+            to_replay: (prompt + replayed) - length.max(prompt),
+        };
+        Ok(())
+    }
+
+    /// Gives a running sequence more pages: entries `from ..` of its block table, one per 64
+    /// positions. Entries may be written again before a row is.
+    ///
+    /// # Panics
+    /// If they are more than a sequence can own.
+    pub fn extend_pages(
+        &mut self,
+        slot: usize,
+        from: usize,
+        pages: &[u32],
+    ) -> Result<(), ModelError> {
+        let slots = &mut self.slots;
+        assert!(slot < slots.count, "slot {slot} of {}", slots.count);
+        assert!(
+            from + pages.len() <= slots.pages_max,
+            "pages {from} to {} of at most {}",
+            from + pages.len(),
+            slots.pages_max
+        );
+        let entry = slot * slots.pages_max + from;
+        self.backend.upload(pages, &mut slots.block_table, entry)?;
         Ok(())
     }
 

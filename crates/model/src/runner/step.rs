@@ -80,6 +80,10 @@ impl<B: Backend> Runner<B> {
                 rows <= self.config.tree_rows_max,
                 "{rows} rows for one sequence"
             );
+            assert_eq!(
+                self.progress[sequence.slot].to_replay, 0,
+                "a step follows the replay of all emitted tokens"
+            );
             verify.tree(sequence.slot, rows);
             if sequence.shape == Shape::Plain {
                 block.push(NONE);
@@ -273,7 +277,7 @@ impl<B: Backend> Runner<B> {
 
     /// Waits for the step and reads what it did.
     pub(super) fn read_step(
-        &self,
+        &mut self,
         sequences: &[SequenceStep],
     ) -> Result<Vec<StepSequence>, OpsError> {
         let tops: Vec<_> = (sequences.iter())
@@ -282,6 +286,9 @@ impl<B: Backend> Runner<B> {
         let read = self.results.read(&self.backend, &tops)?;
         let outputs = sequences.iter().zip(read).map(|(sequence, read)| {
             let (slot, shape) = (sequence.slot, sequence.shape);
+            let progress = &mut self.progress[slot];
+            progress.length += read.result.path_rows;
+            progress.pending = read.result.path_rows - 1;
             StepSequence {
                 slot,
                 drafted: shape.rows() - 1 - read.result.padded,

@@ -25,6 +25,10 @@ pub struct RunnerConfig {
     pub vocab_used: usize,
     /// Record steps where the device can; off = enqueue every op of every step.
     pub graphs: bool,
+    /// Places for snapshots of recurrent state on the device; 0 = none.
+    pub snapshots: usize,
+    /// Such places in host memory.
+    pub host_snapshots: usize,
 }
 
 /// How a sequence drafts in a step.
@@ -55,7 +59,8 @@ pub struct SequenceStart<'a> {
     pub slot: usize,
     /// The whole prompt, not empty.
     pub prompt: &'a [u32],
-    /// Pages that hold prompt and output, in order.
+    /// The first pages of the sequence, in order. Before rows are written behind them,
+    /// [`super::Runner::extend_pages`] gives more.
     pub pages: &'a [u32],
     /// Sampling options.
     pub sampling: &'a SamplingParams,
@@ -63,10 +68,36 @@ pub struct SequenceStart<'a> {
     pub stop_ids: &'a [u32],
     /// Stop ids are banned until this many tokens were emitted.
     pub tokens_min: usize,
-    /// Tokens to emit at most, at least 1.
+    /// Tokens to emit at most, at least 1; `emitted` count, too.
     pub tokens_max: usize,
     /// Report log-probabilities with this many alternatives; `None` = off.
     pub logprobs: Option<usize>,
+    /// Where the state of the sequence's beginning comes from; `None`: nothing is there.
+    pub resume: Option<Resume>,
+    /// Output tokens that were emitted before the sequence lost its slot, oldest first. Then no
+    /// chunk of the prompt is `last`, and [`super::Runner::replay`] takes all of these but the
+    /// newest before the first step.
+    pub emitted: &'a [u32],
+}
+
+/// A beginning of a sequence that need not be computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The place of its snapshot.
+    pub snapshot: usize,
+    /// The tokens that it covers, a multiple of 64: prompt first, then `emitted`. The pages hold
+    /// keys and values of exactly these. At least one token must be left to be processed before
+    /// the first step: the prompt's last, or, behind emitted tokens, none.
+    pub length: usize,
+}
+
+/// Emitted tokens of one sequence that are processed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay<'a> {
+    /// Its slot.
+    pub slot: usize,
+    /// The tokens behind its length, 1 to [`RunnerConfig::replay_rows_max`].
+    pub tokens: &'a [u32],
 }
 
 /// A piece of a prompt.

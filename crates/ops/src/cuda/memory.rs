@@ -1,5 +1,6 @@
 //! Copies between host and device.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -7,7 +8,7 @@ use cudarc::driver::result;
 
 use super::buf::{CudaBuf, DevicePtr};
 use super::device::{Cuda, Device, device_error};
-use crate::OpsError;
+use crate::{Element, OpsError};
 
 /// Page-locked host memory, cached for reading.
 pub(super) struct Pinned {
@@ -40,9 +41,50 @@ impl Pinned {
     }
 
     /// All bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: allocated and initialised in `new`; nobody writes while they are borrowed.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+
+    /// All bytes.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: allocated and initialised in `new`; the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
+    }
+}
+
+/// Page-locked values that the device reads and writes itself.
+pub struct PinnedBuf<T> {
+    /// `None` holds nothing, which the driver does not allocate.
+    memory: Option<Pinned>,
+    values: PhantomData<T>,
+}
+
+impl<T: Element> PinnedBuf<T> {
+    /// `len` zeros.
+    pub(super) fn zeroed(device: &Arc<Device>, len: usize) -> Result<Self, OpsError> {
+        let bytes = len.saturating_mul(size_of::<T>());
+        let memory = (bytes > 0)
+            .then(|| Pinned::new(device, bytes))
+            .transpose()?;
+        Ok(PinnedBuf {
+            memory,
+            values: PhantomData,
+        })
+    }
+
+    /// All of them.
+    pub(super) fn values(&self) -> &[T] {
+        let memory = self.memory.as_ref();
+        memory.map_or(&[], |memory| bytemuck::cast_slice(memory.bytes()))
+    }
+
+    /// All of them.
+    pub(super) fn values_mut(&mut self) -> &mut [T] {
+        let memory = self.memory.as_mut();
+        memory.map_or(&mut [], |memory| {
+            bytemuck::cast_slice_mut(memory.bytes_mut())
+        })
     }
 }
 
@@ -99,6 +141,41 @@ impl Cuda {
             }
             None => self.read(from, bytes),
         }
+    }
+
+    /// [`Cuda::copy_out`] into page-locked memory.
+    pub(super) fn read_pinned<T: Pod>(
+        &self,
+        buf: &CudaBuf<T>,
+        offset: usize,
+        values: &mut [T],
+    ) -> Result<(), OpsError> {
+        let from = buf.range(offset, values.len());
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.bind()?;
+        self.read(from, bytemuck::cast_slice_mut(values))
+    }
+
+    /// Enqueues a copy of `len` values from one buffer to another.
+    pub(super) fn copy_within_device<T>(
+        &self,
+        source: &CudaBuf<T>,
+        from: usize,
+        target: &CudaBuf<T>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        let (from, to) = (source.range(from, len), target.range(to, len));
+        if len == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        let (bytes, stream) = (len * size_of::<T>(), self.device.stream.cu_stream());
+        // SAFETY: both ranges were checked, and two buffers do not overlap.
+        unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, stream) }
+            .map_err(|error| device_error(&error))
     }
 
     fn read(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), OpsError> {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use half::bf16;
 
+use super::memory::PinnedBuf;
 use super::{Cuda, CudaBuf, CudaGraph, Stages};
 use crate::*;
 
@@ -19,6 +20,7 @@ impl Backend for Cuda {
     type Buf<T: Element> = CudaBuf<T>;
     type Act = bf16;
     type Graph = CudaGraph;
+    type HostBuf<T: Element> = PinnedBuf<T>;
     type Stages = Stages;
 
     const DTYPE: Dtype = Dtype::Bf16;
@@ -66,6 +68,45 @@ impl Backend for Cuda {
         len: usize,
     ) -> Result<(), OpsError> {
         self.fill_zero(buf, offset, len)
+    }
+
+    fn copy<T: Element>(
+        &self,
+        source: &CudaBuf<T>,
+        from: usize,
+        target: &mut CudaBuf<T>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        self.copy_within_device(source, from, target, to, len)
+    }
+
+    fn alloc_host<T: Element>(&self, len: usize) -> Result<PinnedBuf<T>, OpsError> {
+        PinnedBuf::zeroed(&self.device, len)
+    }
+
+    fn copy_to_host<T: Element>(
+        &self,
+        source: &CudaBuf<T>,
+        from: usize,
+        target: &mut PinnedBuf<T>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        self.read_pinned(source, from, &mut target.values_mut()[to..to + len])
+    }
+
+    fn copy_from_host<T: Element>(
+        &self,
+        source: &PinnedBuf<T>,
+        from: usize,
+        target: &mut CudaBuf<T>,
+        to: usize,
+        len: usize,
+    ) -> Result<(), OpsError> {
+        self.copy_in(&source.values()[from..from + len], target, to)?;
+        // The driver reads page-locked memory when it gets there.
+        self.synchronize()
     }
 
     fn wait(&self) -> Result<(), OpsError> {

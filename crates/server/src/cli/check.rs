@@ -78,6 +78,7 @@ fn object(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -
             "slots": info.plan.slots,
             "lines": lines,
             "total_bytes": info.plan.total_bytes(),
+            "host_bytes": info.plan.host_bytes,
             "free_bytes": info.memory.map(|memory| memory.free),
             "room_bytes": info.room,
             "fits": info.fits(),
@@ -156,6 +157,10 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
         "total",
         mebibytes(info.plan.total_bytes())
     );
+    if info.plan.host_bytes > 0 {
+        let host = mebibytes(info.plan.host_bytes);
+        let _ = writeln!(text, "{:<20}{host:>12.2}", "in host memory");
+    }
     if let Some(memory) = info.memory {
         let _ = writeln!(text, "{:<20}{:>12.2}", "free", mebibytes(memory.free));
     }

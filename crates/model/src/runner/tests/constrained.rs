@@ -11,7 +11,7 @@ use super::*;
 
 /// Which tokens may follow a text.
 #[derive(Clone, Debug)]
-enum Law {
+pub(super) enum Law {
     /// Ids that leave the same rest as their position in the output.
     Position(u32),
     /// Ids whose rest follows from that of the token before.
@@ -34,14 +34,14 @@ impl Law {
 }
 
 /// A law and the output so far.
-struct Toy {
+pub(super) struct Toy {
     law: Law,
-    text: Vec<u32>,
+    pub(super) text: Vec<u32>,
     masks: usize,
 }
 
 impl Toy {
-    fn new(law: &Law, text: &[u32]) -> Self {
+    pub(super) fn new(law: &Law, text: &[u32]) -> Self {
         Toy {
             law: law.clone(),
             text: text.to_vec(),

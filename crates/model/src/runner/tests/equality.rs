@@ -140,10 +140,10 @@ fn every_shape_emits_the_same_tokens_in_bf16() {
 /// The plan that is printed is what is allocated, to the byte.
 #[test]
 fn plan_equals_allocation() {
-    for (drafter, format) in [
-        (true, LoadFormat::Safetensors),
-        (false, LoadFormat::Safetensors),
-        (true, LoadFormat::Dummy { seed: 0 }),
+    for (drafter, format, snapshots) in [
+        (true, LoadFormat::Safetensors, 0),
+        (false, LoadFormat::Safetensors, 5),
+        (true, LoadFormat::Dummy { seed: 0 }, 1),
     ] {
         let progress = LoadProgress::default();
         let backend = Cpu::default();
@@ -155,11 +155,18 @@ fn plan_equals_allocation() {
             },
             RunnerConfig {
                 weight_dtype: Dtype::Bf16,
+                snapshots,
+                host_snapshots: 3 * snapshots,
                 ..config()
             },
             &progress,
         )
         .expect("fixtures load");
+        let lines = &runner.plan().lines;
+        let line = lines.iter().find(|line| line.part == "state snapshots");
+        let kept = line.map_or(0, |line| line.bytes);
+        assert_eq!(line.is_some(), snapshots > 0);
+        assert_eq!(runner.plan().host_bytes, 3 * kept);
         assert_eq!(
             runner.plan().total_bytes(),
             ops::Backend::allocated_bytes(&backend),

@@ -4,8 +4,11 @@ mod constrained;
 mod dummy;
 mod equality;
 mod golden;
+mod jobs;
+mod replays;
 mod rows;
 mod simulation;
+mod snapshots;
 mod steps;
 mod trees;
 
@@ -69,6 +72,8 @@ pub(super) fn config() -> RunnerConfig {
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
         graphs: true,
+        snapshots: 0,
+        host_snapshots: 0,
     };
     config.kv_pages = config.pages_per_sequence() * config.sequences_max;
     config
@@ -111,6 +116,8 @@ pub(super) fn start<B: Backend>(
             tokens_min: 0,
             tokens_max: 10_000,
             logprobs: Some(3),
+            resume: None,
+            emitted: &[],
         })
         .expect("the slot starts");
 }

@@ -374,14 +374,32 @@ fn rows_of_the_fixtures() {
     compare_all(&mut runner, &[1, 63, 130, 500], 5);
 }
 
-#[test]
-fn rows_of_the_bundled_pair() {
+fn bundled_sources() -> ModelSources {
     let folder = root("crates/server/spinney-tiny");
-    let sources = ModelSources {
+    ModelSources {
         drafter: Some(CheckpointSource::Folder(folder.join("drafter"))),
         target: CheckpointSource::Folder(folder),
         format: LoadFormat::Safetensors,
+    }
+}
+
+/// The bundled pair with so many places for snapshots.
+pub(super) fn bundled<B: Backend>(backend: B, snapshots: usize) -> Runner<B> {
+    let config = RunnerConfig {
+        weight_dtype: B::DTYPE,
+        kv_dtype: B::DTYPE,
+        vocab_used: 2_000,
+        snapshots,
+        host_snapshots: 2,
+        ..super::config()
     };
+    let progress = LoadProgress::default();
+    Runner::load(backend, &bundled_sources(), config, &progress).expect("the model loads")
+}
+
+#[test]
+fn rows_of_the_bundled_pair() {
+    let sources = bundled_sources();
     let vocab = 2_000;
     match gpu() {
         Some(gpu) => {
