@@ -45,6 +45,10 @@ impl KvPool {
     }
 
     /// Pages that nobody holds.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the scheduler does not use all of it yet")
+    )]
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
@@ -71,6 +75,10 @@ impl KvPool {
     }
 
     /// A table that begins with pages which others hold too.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the scheduler does not use all of it yet")
+    )]
     pub(crate) fn share(&mut self, pages: &[u32]) -> BlockTable {
         for &page in pages {
             self.retain(page);

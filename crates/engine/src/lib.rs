@@ -41,7 +41,7 @@ pub use error::{EngineError, SubmitError};
 pub use handle::EngineHandle;
 pub use load::{
     Algorithm, Budget, Device, EngineConfig, FailureCause, Fetch, LoadSpec, ModelInfo, Phase,
-    Status,
+    PrefixCacheConfig, Status,
 };
 pub use model::{
     AcceptanceLaw, CheckReport, CheckpointSource, Constraint, DraftRank, Dtype, LoadFormat,
@@ -49,6 +49,7 @@ pub use model::{
     StepTiming, StepTree, TokenLogprob,
 };
 pub use ops::DeviceMemory;
+pub use prefix_cache::CacheStats;
 pub use request::{
     Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
     TokenUpdate,

@@ -87,8 +87,37 @@ pub struct EngineConfig {
     pub draft_batch_max: usize,
     /// Skip warm-up and the timing table (`auto` then means budget 15).
     pub skip_warmup: bool,
+    /// What is kept of prompts for those that begin alike; `None` = nothing.
+    pub prefix_cache: Option<PrefixCacheConfig>,
     /// Draw acceptance from a law instead of the model; for benchmarks only.
     pub simulate: Option<AcceptanceLaw>,
+}
+
+/// What is kept of finished prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixCacheConfig {
+    /// A state is kept every so many tokens of a prompt, a positive multiple of 64, beside those at
+    /// the ends of turns.
+    pub interval: usize,
+    /// States that the device holds; `None` = 8 on a GPU and 16 on the CPU, but no more than a
+    /// twentieth of the memory; 0 = no prefix cache.
+    pub snapshots: Option<usize>,
+    /// States that host memory holds beside them.
+    pub host_snapshots: usize,
+    /// Keep states that decoding made, too. What goes on from such a state need not equal, bit by
+    /// bit, what would follow without the cache.
+    pub decoded: bool,
+}
+
+impl Default for PrefixCacheConfig {
+    fn default() -> Self {
+        PrefixCacheConfig {
+            interval: 4096,
+            snapshots: None,
+            host_snapshots: 0,
+            decoded: false,
+        }
+    }
 }
 
 /// Facts about a model.

@@ -89,23 +89,23 @@ pub(crate) struct Lookup {
     pub(crate) fork: Option<usize>,
 }
 
-/// Gauges and totals since start.
+/// The prefix cache: gauges, and totals since start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CacheStats {
+pub struct CacheStats {
     /// Snapshots on the device.
-    pub(crate) device_snapshots: usize,
+    pub device_snapshots: usize,
     /// Snapshots in host memory.
-    pub(crate) host_snapshots: usize,
+    pub host_snapshots: usize,
     /// Pages that the cache holds.
-    pub(crate) pages: usize,
+    pub pages: usize,
     /// Prompt tokens that were looked for.
-    pub(crate) query_tokens: u64,
+    pub query_tokens: u64,
     /// Prompt tokens that were found.
-    pub(crate) hit_tokens: u64,
+    pub hit_tokens: u64,
     /// Pages given up for others.
-    pub(crate) pages_evicted: u64,
+    pub pages_evicted: u64,
     /// Snapshots given up for others, or with their pages.
-    pub(crate) snapshots_evicted: u64,
+    pub snapshots_evicted: u64,
 }
 
 /// See the module. An empty salt is no salt; prompts of different salts never meet.
@@ -324,7 +324,7 @@ impl PrefixCache {
         }
     }
 
-    /// Gauges and totals.
+    /// What it holds and what has come of it.
     pub(crate) fn stats(&self) -> CacheStats {
         CacheStats {
             device_snapshots: self.device.held(),

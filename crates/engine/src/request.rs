@@ -37,6 +37,11 @@ pub struct Request {
     /// Drafts in this shape instead of the engine's choice; for benchmarks. Near the end of the
     /// context, and in large batches, it is lowered like any other.
     pub shape: Option<Shape>,
+    /// Separates prefixes: only requests of the same salt find each other's. An empty one is none.
+    pub cache_salt: Option<String>,
+    /// Tokens of the prompt up to the end of its last turn: the next turn's prompt begins with them,
+    /// but not with what opens the answer.
+    pub turn_end: Option<usize>,
     /// What the output must obey; `None`: nothing. It stands before the first output token.
     pub constraint: Option<Box<dyn OutputConstraint>>,
 }
@@ -83,6 +88,8 @@ pub struct Finish {
     pub reason: FinishReason,
     /// Prompt tokens.
     pub prompt_tokens: usize,
+    /// Of these, the ones that came from the prefix cache: fewer than there are.
+    pub cached_tokens: usize,
     /// Output tokens that count: all that were sent, or what [`crate::EngineHandle::finish`] kept.
     pub completion_tokens: usize,
     /// Counters and times.

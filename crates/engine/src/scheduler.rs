@@ -213,6 +213,8 @@ mod tests {
                 trace: false,
                 speculative: true,
                 shape: None,
+                cache_salt: None,
+                turn_end: None,
                 constraint: None,
             },
             submitted: Instant::now(),

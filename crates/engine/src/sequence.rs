@@ -141,6 +141,7 @@ impl Sequence {
         let mut finish = Finish {
             reason,
             prompt_tokens: self.request.prompt.len(),
+            cached_tokens: 0,
             completion_tokens: self.emitted,
             stats: RequestStats {
                 queue_ms: ms(Some(self.submitted), self.prefill_began.or(now)),
@@ -176,6 +177,8 @@ mod tests {
             trace: false,
             speculative: true,
             shape: None,
+            cache_salt: None,
+            turn_end: None,
             constraint: None,
         };
         let slot = StatePool::new(1).reserve().expect("a slot is free");

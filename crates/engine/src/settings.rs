@@ -1,11 +1,15 @@
 //! Turns options and configurations into the sizes of a runner and facts for people.
 
+mod prefix_cache;
+
 use model::{DrafterConfig, MemoryPlan, ModelConfig, ModelError, RunnerConfig, Shape};
 use ops::{Backend, DEPTH_MAX, DeviceMemory, PAGE_TOKENS, TOPK_MAX, TREE_ROWS_MAX};
 
 use crate::auto::CANDIDATES;
 use crate::shape::{Drafting, STEP_ROWS_MAX};
 use crate::{Algorithm, Budget, EngineConfig, EngineError, LoadSpec, ModelInfo};
+
+pub(crate) use prefix_cache::PrefixCacheSettings;
 
 /// Tokens of the default pool on the CPU at most, unless a longer context is asked for: what a
 /// host spends on a cache without being told to has to stay small.
@@ -30,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) draft_batch_max: usize,
     /// No warm-up.
     pub(crate) skip_warmup: bool,
+    /// `None` = nothing is kept.
+    pub(crate) prefix_cache: Option<PrefixCacheSettings>,
 }
 
 /// What the drafting options come to.
@@ -60,6 +66,9 @@ pub(crate) fn resolve<B: Backend>(
         false => memory.free,
     });
     let per_page = |runner: &RunnerConfig| page_bytes(backend, target, drafter, runner);
+    settings.size_prefix_cache(config, B::OWN_MEMORY, room, |runner| {
+        MemoryPlan::of(backend, target, drafter, runner).total_bytes()
+    });
     let context_max = target.context_max.min(B::CONTEXT_MAX);
     settings.size_pool(config, context_max, |runner| {
         Some(pages_in(room.filter(|_| B::OWN_MEMORY)?, per_page(runner)))
@@ -129,6 +138,7 @@ fn settings<B: Backend>(
         queue_max: config.queue_max,
         draft_batch_max: config.draft_batch_max,
         skip_warmup: config.skip_warmup,
+        prefix_cache: None,
     })
 }
 
@@ -163,6 +173,9 @@ fn check_limits(
             "{} of the memory; it must be above 0 and at most 1",
             config.memory_fraction
         ));
+    }
+    if let Some(cache) = &config.prefix_cache {
+        prefix_cache::check(cache)?;
     }
     let budgets = 1..TREE_ROWS_MAX;
     if let Budget::Fixed(budget) = config.budget
@@ -245,6 +258,32 @@ fn speculation(
 }
 
 impl Settings {
+    /// Places for snapshots. `plan`: bytes that a runner of these sizes takes.
+    fn size_prefix_cache(
+        &mut self,
+        config: &EngineConfig,
+        own_memory: bool,
+        room: Option<u64>,
+        plan: impl Fn(&RunnerConfig) -> u64,
+    ) {
+        let Some(cache) = &config.prefix_cache else {
+            return;
+        };
+        let none = plan(&self.runner);
+        self.runner.snapshots = 1;
+        let bytes = plan(&self.runner) - none;
+        self.runner.snapshots = prefix_cache::snapshots(cache.snapshots, own_memory, room, bytes);
+        if self.runner.snapshots == 0 {
+            tracing::info!("no prefix cache: the device holds no snapshot");
+            return;
+        }
+        self.runner.host_snapshots = cache.host_snapshots;
+        self.prefix_cache = Some(PrefixCacheSettings {
+            interval: cache.interval,
+            decoded: cache.decoded,
+        });
+    }
+
     /// Context length and pages of the pool. `holds`: pages that a device's own memory has room
     /// for, beside everything else that a runner of these sizes needs.
     fn size_pool(

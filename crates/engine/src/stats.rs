@@ -5,6 +5,8 @@ use std::time::Duration;
 use model::{Shape, StepSequence};
 use ops::DEPTH_MAX;
 
+use crate::CacheStats;
+
 /// A consistent copy of all counters. Totals count since start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineStats {
@@ -22,6 +24,8 @@ pub struct EngineStats {
     pub slots_used: usize,
     /// State slots.
     pub slots_total: usize,
+    /// The prefix cache.
+    pub prefix_cache: CacheStats,
     /// Tokens prefilled.
     pub prompt_tokens: u64,
     /// Tokens emitted and kept. Counted when emitted; what [`crate::EngineHandle::finish`] drops

@@ -246,6 +246,7 @@ impl<R: StepRunner> StepLoop<R> {
         self.update(waiting.id).finish = Some(Finish {
             reason,
             prompt_tokens: waiting.request.prompt.len(),
+            cached_tokens: 0,
             completion_tokens: 0,
             stats: RequestStats {
                 acceptance_histogram: vec![0; ops::EMIT_MAX],

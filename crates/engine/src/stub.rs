@@ -95,6 +95,7 @@ pub fn start(spec: StubSpec) -> Result<(Engine, StubClock), EngineError> {
         queue_max: 0,
         draft_batch_max: 0,
         skip_warmup: true,
+        prefix_cache: None,
     };
     let clock = StubClock::default();
     let stub = Stub {

@@ -24,6 +24,7 @@ pub(crate) struct GenerationRecord(Arc<Mutex<Totals>>);
 struct Totals {
     answer_id: Option<String>,
     prompt_tokens: Option<usize>,
+    cached_tokens: usize,
     output_tokens: Option<usize>,
     /// Of the first sequence that ended, unless another one ended differently.
     finish_reason: Option<&'static str>,
@@ -40,6 +41,11 @@ impl GenerationRecord {
     /// Tokens of all prompts.
     pub(crate) fn prompt(&self, tokens: usize) {
         self.totals().prompt_tokens = Some(tokens);
+    }
+
+    /// Of these, the ones that came from the prefix cache.
+    pub(crate) fn cached(&self, tokens: usize) {
+        self.totals().cached_tokens = tokens;
     }
 
     /// A sequence has ended.
@@ -132,7 +138,7 @@ impl Drop for AccessLine {
             status,
             code,
             prompt_tokens = totals.prompt_tokens,
-            cached_tokens = totals.prompt_tokens.map(|_| 0),
+            cached_tokens = totals.prompt_tokens.map(|_| totals.cached_tokens),
             output_tokens = totals.output_tokens,
             finish_reason = totals.finish_reason,
             queue_ms = worked.then_some(totals.stats.queue_ms),

@@ -20,7 +20,6 @@ pub(crate) const IGNORED: &[&str] = &[
     "moderation",
     "prediction",
     "extra_body",
-    "cache_salt",
 ];
 
 /// Fields that cannot be honoured and must not be dropped in silence.
@@ -93,6 +92,7 @@ pub(crate) const HONOURED: &[&str] = &[
     "return_meta_info",
     "return_step_trace",
     "rid",
+    "cache_salt",
     "spec_decode",
     "speculative",
     "echo",
@@ -129,7 +129,7 @@ pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<
 /// Characters of `rid` and of `cache_salt` at most.
 const HINT_CHARS_MAX: [(&str, usize); 2] = [("rid", 128), ("cache_salt", 256)];
 
-/// Hints that have no effect must have the right form all the same.
+/// Names and hints must have the right form even where nothing comes of them.
 fn hints(fields: &Fields) -> Result<(), ApiError> {
     for (name, chars_max) in HINT_CHARS_MAX {
         let length = fields.string(name)?.map_or(0, |text| text.chars().count());

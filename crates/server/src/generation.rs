@@ -13,6 +13,8 @@ pub struct Outcome {
     pub aborted: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Of these, the ones that came from the prefix cache.
+    pub cached_tokens: usize,
     /// Tokens that count, the ending one included.
     pub completion_tokens: usize,
     /// Of these, the ones up to the end of the reasoning.
@@ -143,6 +145,7 @@ impl Generation {
             matched: self.stream.matched().cloned(),
             aborted,
             prompt_tokens: finish.prompt_tokens,
+            cached_tokens: finish.cached_tokens,
             completion_tokens: self.stream.kept(),
             reasoning_tokens: self.stream.reasoning_tokens(),
             calls: self.stream.calls(),
@@ -188,6 +191,7 @@ mod tests {
             finish: reason.map(|reason| Finish {
                 reason,
                 prompt_tokens: 3,
+                cached_tokens: 2,
                 completion_tokens: 9,
                 stats: RequestStats::default(),
                 // The prefill's token, then a pass of two tokens and one of six.
@@ -222,6 +226,7 @@ mod tests {
         let outcome = ended(generation.take(last, &mut deltas)).unwrap();
         assert_eq!(outcome.matched, Some(Matched::Text("bc".to_owned())));
         assert_eq!((outcome.prompt_tokens, outcome.completion_tokens), (3, 3));
+        assert_eq!(outcome.cached_tokens, 2);
         let text: String = deltas.iter().map(|delta| delta.event.text()).collect();
         assert_eq!(text, "a");
     }

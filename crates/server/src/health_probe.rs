@@ -70,6 +70,8 @@ impl<'a> Probe<'a> {
             trace: false,
             speculative: false,
             shape: None,
+            cache_salt: None,
+            turn_end: None,
             constraint: None,
         };
         let submitted = app.updates.submit(&app.engine, vec![request], &sender);

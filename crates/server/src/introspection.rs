@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use engine::{EngineStats, MemoryPlan, Phase};
+use engine::{CacheStats, EngineStats, MemoryPlan, Phase};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -176,6 +176,11 @@ pub(crate) async fn loads(
     }
 }
 
+/// Share of the prompt tokens that were found in the prefix cache, since start.
+pub(crate) fn cache_hit_rate(cache: &CacheStats) -> f64 {
+    cache.hit_tokens as f64 / cache.query_tokens.max(1) as f64
+}
+
 fn core_load(app: &App, stats: &EngineStats) -> Map<String, Value> {
     let share = |used: usize, total: usize| used as f64 / total.max(1) as f64;
     let tokens_total = app.engine.info().tokens_total;
@@ -189,7 +194,7 @@ fn core_load(app: &App, stats: &EngineStats) -> Map<String, Value> {
         "max_total_num_tokens": tokens_total,
         "token_usage": share(stats.pages_used, stats.pages_total),
         "gen_throughput": stats.tokens_per_second,
-        "cache_hit_rate": 0.0,
+        "cache_hit_rate": cache_hit_rate(&stats.prefix_cache),
         "utilization": share(stats.running, stats.slots_total),
         "max_running_requests": stats.slots_total,
     });

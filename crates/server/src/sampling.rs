@@ -77,6 +77,8 @@ pub struct GenerationOptions {
     pub speculative: bool,
     /// Lower ones start first.
     pub priority: i64,
+    /// Only requests with the same one share what is kept of their prompts.
+    pub cache_salt: Option<String>,
     /// Answers to one prompt.
     pub choices: usize,
     /// Ends of the text.
@@ -98,6 +100,7 @@ impl GenerationOptions {
         let choices = fields.integer("n", 1, choices_max)?.unwrap_or(1);
         Ok(GenerationOptions {
             priority: priority(fields, rules)?,
+            cache_salt: cache_salt(fields)?,
             sampling: sampling(fields, files, rules)?,
             max_tokens: max_tokens(fields)?,
             min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
@@ -153,9 +156,17 @@ impl GenerationOptions {
             trace: false,
             speculative: self.speculative,
             shape: None,
+            cache_salt: self.cache_salt.clone(),
+            turn_end: None,
             constraint: None,
         }
     }
+}
+
+/// An empty salt separates nothing.
+pub(crate) fn cache_salt(fields: &Fields) -> Result<Option<String>, ApiError> {
+    let salt = fields.string("cache_salt")?;
+    Ok(salt.filter(|salt| !salt.is_empty()).map(str::to_owned))
 }
 
 fn sampling(

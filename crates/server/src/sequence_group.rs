@@ -47,6 +47,8 @@ pub(crate) struct News {
 pub(crate) struct TokenCounts {
     /// Every prompt once.
     pub(crate) prompt: usize,
+    /// Of these, the ones that no sequence computed; 0 until one has ended.
+    pub(crate) cached: usize,
     /// Output of all sequences.
     pub(crate) completion: usize,
     /// Of these, reasoning.
@@ -58,6 +60,8 @@ struct Member {
     id: RequestId,
     generation: Generation,
     prompt_tokens: usize,
+    /// Known from its end on.
+    cached_tokens: Option<usize>,
     /// When its last tokens came.
     last: Option<Instant>,
     open: bool,
@@ -70,6 +74,8 @@ pub(crate) struct SequenceGroup {
     metrics: Arc<Metrics>,
     updates: UnboundedReceiver<Numbered>,
     members: Vec<Member>,
+    /// Sequences that share a prompt, one behind the other.
+    choices: usize,
     request_id: String,
     prompt_tokens: usize,
     started: Instant,
@@ -100,6 +106,7 @@ impl SequenceGroup {
             metrics: Arc::clone(&app.metrics),
             updates,
             members: Vec::with_capacity(planned.len()),
+            choices,
             request_id: request_id.to_owned(),
             prompt_tokens: 0,
             started,
@@ -129,6 +136,7 @@ impl SequenceGroup {
                 id,
                 generation: Generation::new(TextStream::new(vocabulary, text)),
                 prompt_tokens: tokens,
+                cached_tokens: None,
                 last: None,
                 open: true,
             });
@@ -246,6 +254,7 @@ impl SequenceGroup {
     pub(crate) fn counts(&self) -> TokenCounts {
         let mut counts = TokenCounts {
             prompt: self.prompt_tokens,
+            cached: cached(self.members.iter().map(|m| m.cached_tokens), self.choices),
             ..TokenCounts::default()
         };
         for member in &self.members {
@@ -290,8 +299,10 @@ impl SequenceGroup {
     }
 
     fn close(&mut self, choice: usize, outcome: &Outcome) {
-        self.members[choice].open = false;
-        self.registration.remove(self.members[choice].id);
+        let member = &mut self.members[choice];
+        member.open = false;
+        member.cached_tokens = Some(outcome.cached_tokens);
+        self.registration.remove(member.id);
         let ending = match (&outcome.matched, outcome.aborted) {
             (_, true) => Ending::Abort,
             (Some(_), false) if outcome.calls > 0 => Ending::ToolCalls,
@@ -306,6 +317,7 @@ impl SequenceGroup {
         }
         self.finished.push((tokens, outcome.stats.clone()));
         self.record.sequence(outcome, self.first_token_ms);
+        self.record.cached(self.counts().cached);
     }
 
     fn interrupt(&mut self, interruption: Interruption) -> ApiError {
@@ -345,10 +357,39 @@ impl Drop for SequenceGroup {
     }
 }
 
+/// Prompt tokens that came from the prefix cache. `members`: those of each sequence as far as they
+/// are known; `choices` of them in a row share a prompt, which counts once.
+fn cached(members: impl Iterator<Item = Option<usize>>, choices: usize) -> usize {
+    let members: Vec<Option<usize>> = members.collect();
+    let prompts = members.chunks(choices.max(1));
+    let least = |prompt: &[Option<usize>]| prompt.iter().flatten().min().copied();
+    prompts.filter_map(least).sum()
+}
+
 /// Never without a time.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cached;
+
+    #[test]
+    fn a_prompt_counts_as_cached_as_far_as_nobody_computed_it() {
+        let table: [(&[Option<usize>], usize, usize); 5] = [
+            (&[], 1, 0),
+            (&[None, Some(64)], 1, 64),
+            (&[Some(128), Some(64)], 1, 192),
+            (&[Some(0), Some(64)], 2, 0),
+            (&[None, Some(64), Some(128), Some(192)], 2, 64 + 128),
+        ];
+        for (members, choices, expected) in table {
+            let found = cached(members.iter().copied(), choices);
+            assert_eq!(found, expected, "{members:?} by {choices}");
+        }
     }
 }

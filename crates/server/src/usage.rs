@@ -9,6 +9,7 @@ use crate::sequence_group::{SequenceGroup, TokenCounts};
 pub(crate) fn usage(counts: TokenCounts) -> Value {
     let TokenCounts {
         prompt,
+        cached,
         completion,
         reasoning,
     } = counts;
@@ -16,7 +17,7 @@ pub(crate) fn usage(counts: TokenCounts) -> Value {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": reasoning,
             "audio_tokens": 0,
@@ -172,12 +173,13 @@ mod tests {
     fn totals_hold() {
         let usage = usage(TokenCounts {
             prompt: 5,
+            cached: 4,
             completion: 7,
             reasoning: 3,
         });
         assert_eq!(usage["total_tokens"], 12);
         assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 3);
-        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 4);
     }
 
     #[test]

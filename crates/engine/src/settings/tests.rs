@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use model::{CheckpointSource, Dtype};
 
 use super::*;
-use crate::{Device, LoadFormat};
+use crate::{Device, LoadFormat, PrefixCacheConfig};
 
 fn fixture(name: &str) -> CheckpointSource {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -37,6 +37,7 @@ pub(super) fn config() -> EngineConfig {
         prefill_chunk: 256,
         draft_batch_max: 3,
         skip_warmup: false,
+        prefix_cache: None,
         simulate: None,
     }
 }
@@ -295,4 +296,44 @@ fn fewer_tokens_than_candidates_are_all_of_them() {
     spec.vocab_used = 5;
     let (settings, _) = resolve_with(|_| {}, &spec, &config()).expect("it fits");
     assert_eq!(settings.runner.topk, 5);
+}
+
+#[test]
+fn a_prefix_cache_has_places_that_the_plan_counts() {
+    let with = |cache| EngineConfig {
+        prefix_cache: Some(cache),
+        ..config()
+    };
+    let default = PrefixCacheConfig::default();
+    let (settings, info) = ok(&with(default));
+    let cache = settings.prefix_cache.expect("it is on");
+    assert_eq!((cache.interval, cache.decoded), (4096, false));
+    let places = |settings: &Settings| (settings.runner.snapshots, settings.runner.host_snapshots);
+    assert_eq!(places(&settings), (16, 0));
+    let (off, without) = ok(&config());
+    assert_eq!((off.prefix_cache, places(&off)), (None, (0, 0)));
+    assert!(info.plan.total_bytes() > without.plan.total_bytes());
+    let chosen = PrefixCacheConfig {
+        interval: 64,
+        snapshots: Some(3),
+        host_snapshots: 5,
+        decoded: true,
+    };
+    let (settings, _) = ok(&with(chosen));
+    assert_eq!(places(&settings), (3, 5));
+    let cache = settings.prefix_cache.expect("it is on");
+    assert_eq!((cache.interval, cache.decoded), (64, true));
+    let none = PrefixCacheConfig {
+        snapshots: Some(0),
+        ..chosen
+    };
+    assert_eq!(ok(&with(none)).0, off);
+    for interval in [0, 63, 100] {
+        let wrong = PrefixCacheConfig {
+            interval,
+            ..default
+        };
+        let error = resolve_with(|_| {}, &spec(), &with(wrong)).expect_err("no whole pages");
+        assert!(error.to_string().contains("multiple of 64"), "{error}");
+    }
 }

@@ -52,6 +52,7 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
         prefill_chunk: 64,
         draft_batch_max: 0,
         skip_warmup: budget != Budget::Auto,
+        prefix_cache: None,
         simulate: None,
     }
 }
@@ -113,6 +114,8 @@ pub(super) fn requests() -> Vec<Request> {
             trace: false,
             speculative: true,
             shape: None,
+            cache_salt: None,
+            turn_end: None,
             constraint: None,
         }
     });

@@ -111,6 +111,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         queue_max: setup.queue_max,
         draft_batch_max: setup.draft_batch_max,
         skip_warmup: setup.skip_warmup,
+        prefix_cache: None,
     };
     (settings, info)
 }
@@ -360,6 +361,8 @@ pub(crate) fn request(length: usize, max_tokens: usize, seed: u64) -> Request {
         trace: seed.is_multiple_of(2),
         speculative: true,
         shape: None,
+        cache_salt: None,
+        turn_end: None,
         constraint: None,
     }
 }

@@ -19,11 +19,15 @@ use crate::sampling::{GenerationOptions, RequestRules};
 use crate::sequence_group::Planned;
 use crate::template::{Conversation, Refusal, ends_in_reasoning};
 use crate::text_stream::Split;
+use crate::vocabulary::Vocabulary;
 
 /// Entries of `chat_template_kwargs` at most.
 const VARIABLES_MAX: usize = 32;
 /// Alternatives per token at most.
 const TOP_LOGPROBS_MAX: i64 = 20;
+
+/// The token that opens every turn in the templates that this server knows.
+const TURN: &str = "<|im_start|>";
 
 /// A request that was checked, rendered and tokenised.
 #[derive(Debug)]
@@ -101,6 +105,7 @@ impl ChatRequest {
         let tools = tools.set.map(Arc::new);
         let text = prompt(&fields, &app.files, rules)?;
         let prompt = app.encode(&text, "messages")?;
+        let turn_end = turn_end(&fields, &app.files.vocabulary, &prompt)?;
         let info = app.engine.info();
         let limit = options.limit(prompt.len(), info, rules, "messages")?;
         let in_reasoning = ends_in_reasoning(&text);
@@ -115,6 +120,7 @@ impl ChatRequest {
                 let mut request = options.request(prompt.clone(), limit, choice);
                 request.logprobs = top_logprobs;
                 request.trace = trace;
+                request.turn_end = turn_end;
                 let mut text = options.text.clone();
                 text.split = split;
                 text.tools = tools.clone();
@@ -130,6 +136,23 @@ impl ChatRequest {
             rid: fields.text("rid", ids::RID_LENGTH_MAX)?.map(str::to_owned),
         })
     }
+}
+
+/// Tokens of the prompt that the next turn's prompt begins with: all but what opens the answer, which
+/// is rendered differently once it has ended.
+fn turn_end(
+    fields: &Fields,
+    vocabulary: &Vocabulary,
+    prompt: &[u32],
+) -> Result<Option<usize>, ApiError> {
+    let is_set = |name| fields.boolean(name);
+    let closed = is_set("add_generation_prompt")? == Some(false)
+        && is_set("continue_final_message")? != Some(true);
+    if closed {
+        return Ok(Some(prompt.len()));
+    }
+    let opens = |&id: &u32| vocabulary.is_added(id) && vocabulary.bytes(id) == TURN.as_bytes();
+    Ok(prompt.iter().rposition(opens))
 }
 
 /// Alternatives to report, if log-probabilities are asked for.
@@ -335,6 +358,41 @@ mod tests {
             let error = read(extra.clone()).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{extra}");
         }
+    }
+
+    #[test]
+    fn a_turn_ends_before_what_opens_the_answer() {
+        let vocabulary = crate::testing::byte_vocabulary();
+        let text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n";
+        let prompt = vocabulary.encode(text).unwrap();
+        let turn = vocabulary
+            .encode("<|im_start|>user\nhi<|im_end|>\n")
+            .unwrap();
+        let end = |body: Value, prompt: &[u32]| {
+            turn_end(
+                &Fields::root(body.as_object().unwrap()),
+                &vocabulary,
+                prompt,
+            )
+            .unwrap()
+        };
+        assert_eq!(end(json!({}), &prompt), Some(turn.len()));
+        assert_eq!(prompt[..turn.len()], turn);
+        let closed = json!({"add_generation_prompt": false});
+        assert_eq!(
+            end(closed, &turn),
+            Some(turn.len()),
+            "the next turn may begin with all of it"
+        );
+        let open = json!({"continue_final_message": true, "add_generation_prompt": false});
+        assert_eq!(end(open, &prompt), Some(turn.len()));
+        assert_eq!(
+            end(
+                json!({}),
+                &vocabulary.encode("of another template").unwrap()
+            ),
+            None
+        );
     }
 
     #[test]

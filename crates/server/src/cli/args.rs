@@ -7,6 +7,7 @@ pub mod limits;
 pub mod logging;
 pub mod model;
 pub mod operations;
+pub mod prefix_cache;
 pub mod requests;
 pub mod sampling;
 pub mod speculation;
@@ -21,6 +22,7 @@ use limits::{BatchArgs, ContextArgs};
 use logging::LogArgs;
 use model::{HubArgs, ModelArgs};
 use operations::OperationsArgs;
+use prefix_cache::PrefixCacheArgs;
 use requests::{RequestArgs, TemplateArgs};
 use sampling::SamplingArgs;
 use speculation::SpeculationArgs;
@@ -68,6 +70,8 @@ pub struct ServeArgs {
     pub context: ContextArgs,
     #[command(flatten)]
     pub batch: BatchArgs,
+    #[command(flatten)]
+    pub prefix_cache: PrefixCacheArgs,
     #[command(flatten)]
     pub http: HttpArgs,
     #[command(flatten)]
@@ -161,6 +165,8 @@ pub struct CheckArgs {
     pub context: ContextArgs,
     #[command(flatten)]
     pub batch: BatchArgs,
+    #[command(flatten)]
+    pub prefix_cache: PrefixCacheArgs,
     #[command(flatten)]
     pub log: LogArgs,
 }

@@ -16,7 +16,12 @@ use crate::model_files::ModelFiles;
 pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
-    let config = checkpoints.engine_config(&args.speculation, &args.context, &args.batch)?;
+    let config = checkpoints.engine_config(
+        &args.speculation,
+        &args.context,
+        &args.batch,
+        args.prefix_cache.config(),
+    )?;
     let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     checkpoints.fetch_now()?;

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{CheckpointSource, EngineConfig, Fetch, LoadFormat, LoadProgress, LoadSpec};
+use engine::{
+    CheckpointSource, EngineConfig, Fetch, LoadFormat, LoadProgress, LoadSpec, PrefixCacheConfig,
+};
 
 use super::args::limits::{BatchArgs, ContextArgs};
 use super::args::model::{HubArgs, ModelArgs};
@@ -114,6 +116,7 @@ impl Checkpoints {
         speculation: &SpeculationArgs,
         context: &ContextArgs,
         batch: &BatchArgs,
+        prefix_cache: Option<PrefixCacheConfig>,
     ) -> Result<EngineConfig, Failure> {
         let resolved = speculation.resolve(self.drafter.is_some())?;
         Ok(EngineConfig {
@@ -129,6 +132,7 @@ impl Checkpoints {
             prefill_chunk: context.chunked_prefill_size,
             draft_batch_max: speculation.speculative_disable_batch_size,
             skip_warmup: batch.skip_server_warmup,
+            prefix_cache,
             simulate: None,
         })
     }

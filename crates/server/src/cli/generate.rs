@@ -42,7 +42,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit, Failure> {
         // Timing every shape takes longer than one answer gains from it.
         skip_server_warmup: args.speculation.speculative_ddtree_budget.is_none(),
     };
-    let config = checkpoints.engine_config(&args.speculation, &args.context, &batch)?;
+    let config = checkpoints.engine_config(&args.speculation, &args.context, &batch, None)?;
     let text_side = TextSide::read(&checkpoints, args)?;
     let prompt = text_side.prompt(args)?;
     let request = request(args, prompt, &text_side);
@@ -140,6 +140,8 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Reque
         trace: false,
         speculative: true,
         shape: None,
+        cache_salt: None,
+        turn_end: None,
         constraint: None,
     }
 }

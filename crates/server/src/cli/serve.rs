@@ -14,7 +14,12 @@ pub fn run(args: &ServeArgs, flags: Map<String, Value>) -> Result<Exit, Failure>
     logging::start(&args.log, "info")?;
     args.compatibility.log();
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
-    let engine_config = checkpoints.engine_config(&args.speculation, &args.context, &args.batch)?;
+    let engine_config = checkpoints.engine_config(
+        &args.speculation,
+        &args.context,
+        &args.batch,
+        args.prefix_cache.config(),
+    )?;
     let config = ServeConfig {
         flags,
         ..config(args, &checkpoints)?

@@ -9,7 +9,7 @@ use crate::field_rules;
 use crate::fields::{Fields, too_long, wrong_type};
 use crate::generate::response::GenerateStyle;
 use crate::ids;
-use crate::sampling::{GenerationOptions, priority};
+use crate::sampling::{GenerationOptions, cache_salt, priority};
 use crate::sequence_group::Planned;
 
 /// Output tokens unless the request says otherwise.
@@ -92,6 +92,7 @@ impl GenerateRequest {
         let mut options = options;
         options.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
         options.priority = priority(&fields, rules)?;
+        options.cache_salt = cache_salt(&fields)?;
         app.check_choices(options.choices)?;
         let (param, prompts) = prompts(app, &fields)?;
         app.check_sequences(prompts.ids.len(), options.choices)?;

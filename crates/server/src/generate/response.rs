@@ -42,20 +42,26 @@ pub(crate) fn whole(style: &GenerateStyle, answers: &[Answer], group: &SequenceG
 /// `meta_info` of a sequence that has ended.
 fn ended(style: &GenerateStyle, outcome: &Outcome, ids: &[u32], seconds: f64) -> Value {
     let tokens = outcome.completion_tokens;
-    let mut info = counts(style, outcome.prompt_tokens, tokens);
+    let prompt = (outcome.prompt_tokens, outcome.cached_tokens);
+    let mut info = counts(style, prompt, tokens);
     speculation(&mut info, tokens, &outcome.stats);
     info.insert("finish_reason".into(), finish_reason(outcome, ids));
     info.insert("e2e_latency".into(), json!(seconds));
     info.into()
 }
 
-fn counts(style: &GenerateStyle, prompt_tokens: usize, tokens: usize) -> Map<String, Value> {
+/// `prompt_tokens`: all, and those from the prefix cache.
+fn counts(
+    style: &GenerateStyle,
+    (prompt_tokens, cached_tokens): (usize, usize),
+    tokens: usize,
+) -> Map<String, Value> {
     let info = json!({
         "id": style.id,
         "finish_reason": null,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,
-        "cached_tokens": 0,
+        "cached_tokens": cached_tokens,
     });
     match info {
         Value::Object(info) => info,
@@ -122,7 +128,7 @@ impl StreamFormat for GenerateStream {
                 ended(&self.style, outcome, ids, seconds)
             }
             None if grown => {
-                let prompt = group.prompt_of(news.choice);
+                let prompt = (group.prompt_of(news.choice), 0);
                 counts(&self.style, prompt, ids.len()).into()
             }
             None => return,

@@ -149,6 +149,7 @@ mod tests {
                 matched: matched.clone(),
                 aborted: false,
                 prompt_tokens: 1,
+                cached_tokens: 0,
                 completion_tokens: 2,
                 reasoning_tokens: 0,
                 calls,
@@ -165,11 +166,12 @@ mod tests {
     fn usage_has_four_counts() {
         let counts = TokenCounts {
             prompt: 5,
+            cached: 4,
             completion: 7,
             reasoning: 3,
         };
-        let expected = json!({"input_tokens": 5, "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0, "output_tokens": 7});
+        let expected = json!({"input_tokens": 1, "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 4, "output_tokens": 7});
         assert_eq!(usage(counts), expected);
     }
 }

@@ -86,15 +86,15 @@ families! {
     THROUGHPUT: Gauge, ["sglang:gen_throughput"],
         "Output tokens per second over the last seconds.";
     CACHE_HIT_RATE: Gauge, ["sglang:cache_hit_rate"],
-        "Share of prompt tokens found in a prefix cache; there is none.";
+        "Share of the prompt tokens found in the prefix cache, since start.";
     RETRACTED: Gauge, ["sglang:num_retracted_reqs"],
         "Sequences put back into the queue; none ever is.";
     CACHED_TOKENS: Counter, ["sglang:cached_tokens_total", "vllm:prompt_tokens_cached_total"],
-        "Prompt tokens found in a prefix cache; there is none.";
+        "Prompt tokens found in the prefix cache.";
     PREFIX_QUERIES: Counter, ["vllm:prefix_cache_queries_total"],
-        "Tokens looked up in a prefix cache; there is none.";
+        "Prompt tokens looked for in the prefix cache.";
     PREFIX_HITS: Counter, ["vllm:prefix_cache_hits_total"],
-        "Tokens found in a prefix cache; there is none.";
+        "Prompt tokens found in the prefix cache.";
     PREEMPTIONS: Counter, ["vllm:num_preemptions_total"], "Preempted sequences; none ever is.";
 
     PROMPT_TOKENS: Counter, ["sglang:prompt_tokens_total", "vllm:prompt_tokens_total"],
@@ -172,7 +172,7 @@ families! {
     SPEC_DISABLED: Counter, ["spinney_spec_disabled_total"],
         "Sequences that were run without drafts, by reason.";
     SNAPSHOTS: Gauge, ["spinney_state_snapshots"],
-        "Recurrent states kept for a prefix cache; there is none.";
+        "Recurrent states that the prefix cache holds, by memory.";
     SHAPE_STEPS: Counter, ["spinney_shape_steps_total"],
         "Verify steps by draft shape, summed over the sequences in them.";
     SHAPE_ACCEPTED: Counter, ["spinney_shape_accepted_total"],

@@ -1,11 +1,12 @@
 //! What a scrape takes over from the engine.
 
-use engine::{EngineStats, ModelInfo, Phase, Status};
+use engine::{CacheStats, EngineStats, ModelInfo, Phase, Status};
 
 use super::Metrics;
 use super::families::*;
 use super::process;
 use super::registry::Registry;
+use crate::introspection::cache_hit_rate;
 
 /// Tokens of a page of the KV pool.
 const PAGE_TOKENS: usize = 64;
@@ -17,20 +18,37 @@ impl Metrics {
             pools(registry, info, stats);
             speculation(registry, stats);
             own(registry, info, stats);
+            prefix_cache(registry, &stats.prefix_cache);
             start(registry, status);
             memory(registry, info);
         })
     }
 }
 
-/// What stays as it is at start: there is no prefix cache, so nothing is ever found in it, and
-/// nothing is ever preempted.
+/// What stays as it is at start: nothing is ever preempted.
 pub(super) fn constants(registry: &Registry) {
-    for family in [CACHE_HIT_RATE, RETRACTED, SNAPSHOTS, GRAPH_MEMORY] {
+    for family in [RETRACTED, GRAPH_MEMORY] {
         registry.gauge(&family, &[]).set(0.0);
     }
-    for family in [CACHED_TOKENS, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS] {
-        registry.counter(&family, &[]).add(0);
+    registry.counter(&PREEMPTIONS, &[]).add(0);
+}
+
+fn prefix_cache(registry: &Registry, cache: &CacheStats) {
+    for (family, total) in [
+        (PREFIX_QUERIES, cache.query_tokens),
+        (PREFIX_HITS, cache.hit_tokens),
+        (CACHED_TOKENS, cache.hit_tokens),
+    ] {
+        registry.counter(&family, &[]).raise_to(total);
+    }
+    let rate = registry.gauge(&CACHE_HIT_RATE, &[]);
+    rate.set(cache_hit_rate(cache));
+    for (memory, count) in [
+        ("device", cache.device_snapshots),
+        ("host", cache.host_snapshots),
+    ] {
+        let gauge = registry.gauge(&SNAPSHOTS, &[("memory", memory)]);
+        gauge.set(count as f64);
     }
 }
 

@@ -210,6 +210,7 @@ mod tests {
     fn a_status_says_what_else_there_is() {
         let counts = TokenCounts {
             prompt: 5,
+            cached: 4,
             completion: 7,
             reasoning: 3,
         };
@@ -220,7 +221,7 @@ mod tests {
         assert!(done["completed_at"].is_u64() && done["incomplete_details"].is_null());
         let expected = json!({
             "input_tokens": 5,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
             "output_tokens": 7,
             "output_tokens_details": {"reasoning_tokens": 3},
             "total_tokens": 12,

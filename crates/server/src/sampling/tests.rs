@@ -184,3 +184,19 @@ fn seeds_differ_unless_given() {
     assert_ne!(seed(json!({})), seed(json!({})));
     assert_eq!(seed(json!({"seed": 4})), 4);
 }
+
+#[test]
+fn a_salt_reaches_the_engine_and_an_empty_one_is_none() {
+    let rules = RequestRules::default();
+    for (body, expected) in [
+        (json!({}), None),
+        (json!({"cache_salt": null}), None),
+        (json!({"cache_salt": ""}), None),
+        (json!({"cache_salt": "tenant"}), Some("tenant")),
+    ] {
+        let fields = Fields::root(body.as_object().unwrap());
+        let options = GenerationOptions::read(&fields, &files(json!({})), &rules).unwrap();
+        let request = options.request(vec![1], 1, 0);
+        assert_eq!(request.cache_salt.as_deref(), expected, "{body}");
+    }
+}

@@ -259,7 +259,7 @@ fn hits_are_the_longest_possible_and_hold_what_they_say() {
     ]
     .into_iter()
     .cycle()
-    .take(24)
+    .take(12)
     .enumerate()
     {
         let mut history = History::new(seed as u64, device, host, pages);
@@ -268,5 +268,5 @@ fn hits_are_the_longest_possible_and_hold_what_they_say() {
         }
         hits += history.finish();
     }
-    assert!(hits > 1000, "only {hits} hits: the histories show nothing");
+    assert!(hits > 500, "only {hits} hits: the histories show nothing");
 }

@@ -10,10 +10,6 @@ pub struct CompatibilityArgs {
     #[arg(long, alias = "tensor-parallel-size", value_name = "N", value_parser = one)]
     pub tp_size: Option<usize>,
 
-    /// There is no prefix cache
-    #[arg(long)]
-    pub disable_radix_cache: bool,
-
     /// Counters are always on
     #[arg(long)]
     pub enable_metrics: bool,

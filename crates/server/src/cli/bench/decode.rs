@@ -158,6 +158,7 @@ fn engine_config(args: &DecodeBenchArgs, modes: &[DecodeMode], prompts: &[Prompt
         prefill_chunk: args.context.chunked_prefill_size,
         draft_batch_max: 0,
         skip_warmup: false,
+        prefix_cache: None,
         simulate: args.simulation.simulate_acceptance,
     }
 }
@@ -212,6 +213,8 @@ impl Bench<'_> {
                 DecodeMode::Tree(nodes) => Some(Shape::Tree(nodes)),
                 DecodeMode::Auto => None,
             },
+            cache_salt: None,
+            turn_end: None,
             constraint: None,
         })?;
         let mut tokens = Vec::new();

@@ -95,6 +95,7 @@ fn engine_config(args: &StepBenchArgs, drafter: bool) -> EngineConfig {
         prefill_chunk: 2048,
         draft_batch_max: 0,
         skip_warmup: true,
+        prefix_cache: None,
         simulate: args.simulation.simulate_acceptance,
     }
 }
