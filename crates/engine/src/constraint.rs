@@ -138,7 +138,7 @@ pub(crate) struct Borrowed(Vec<Option<Guarded>>);
 impl Borrowed {
     /// Takes those of the sequences at `indices`.
     pub(crate) fn take(running: &mut [Sequence], indices: &[usize]) -> Self {
-        let take = |&index: &usize| running[index].constraint.take();
+        let take = |&index: &usize| running[index].history.constraint.take();
         Borrowed(indices.iter().map(take).collect())
     }
 
@@ -154,7 +154,7 @@ impl Borrowed {
         let mut spent = Duration::ZERO;
         for (mut own, &index) in self.0.into_iter().zip(indices) {
             spent += own.as_mut().map_or(Duration::ZERO, Guarded::take_time);
-            running[index].constraint = own;
+            running[index].history.constraint = own;
         }
         (!spent.is_zero()).then_some(spent.as_secs_f64() * 1e3)
     }

@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Abort(RequestId),
     /// End a request of which so many tokens count.
     Finish(RequestId, usize),
+    /// Forget all prompts; the answer says whether that was possible.
+    FlushCache(Sender<bool>),
     /// End when nothing is left to do.
     Drain,
     /// Abort everything and end.
@@ -109,6 +111,14 @@ impl EngineHandle {
     /// Ends a request of which only the first `kept` output tokens count. Ignored once it ended.
     pub fn finish(&self, id: RequestId, kept: usize) {
         self.send(Command::Finish(id, kept));
+    }
+
+    /// Empties the prefix cache and waits until that is done; `false`, and nothing was done, while
+    /// requests run or wait. `None`: the engine has ended.
+    pub fn flush_cache(&self) -> Option<bool> {
+        let (done, answer) = std::sync::mpsc::channel();
+        self.send(Command::FlushCache(done));
+        answer.recv().ok()
     }
 
     /// Counters now.

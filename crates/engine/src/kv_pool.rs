@@ -27,6 +27,10 @@ pub(crate) struct KvPool {
     free: Vec<u32>,
     /// Holders of each page.
     holders: Vec<u32>,
+    /// Whether the prefix cache is one of them.
+    cached: Vec<bool>,
+    /// Pages that it alone holds.
+    only_cached: usize,
 }
 
 impl KvPool {
@@ -36,6 +40,8 @@ impl KvPool {
         KvPool {
             free: (0..count).rev().collect(),
             holders: vec![0; total],
+            cached: vec![false; total],
+            only_cached: 0,
         }
     }
 
@@ -45,10 +51,6 @@ impl KvPool {
     }
 
     /// Pages that nobody holds.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the scheduler does not use all of it yet")
-    )]
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
@@ -75,10 +77,6 @@ impl KvPool {
     }
 
     /// A table that begins with pages which others hold too.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the scheduler does not use all of it yet")
-    )]
     pub(crate) fn share(&mut self, pages: &[u32]) -> BlockTable {
         for &page in pages {
             self.retain(page);
@@ -95,15 +93,43 @@ impl KvPool {
         }
     }
 
-    /// One more holder of a page that somebody holds already.
-    pub(crate) fn retain(&mut self, page: u32) {
+    /// Pages that the prefix cache alone holds.
+    pub(crate) fn only_cached(&self) -> usize {
+        self.only_cached
+    }
+
+    /// The prefix cache holds a page, too, that somebody holds already.
+    pub(crate) fn cache(&mut self, page: u32) {
+        self.retain(page);
+        let cached = &mut self.cached[page as usize];
+        assert!(!*cached, "KV page {page} is in the prefix cache already");
+        *cached = true;
+    }
+
+    /// The prefix cache lets go of a page.
+    pub(crate) fn uncache(&mut self, page: u32) {
+        let cached = &mut self.cached[page as usize];
+        assert!(*cached, "KV page {page} is not in the prefix cache");
+        *cached = false;
+        self.only_cached -= usize::from(self.holders[page as usize] == 1);
+        self.drop_holder(page);
+    }
+
+    fn retain(&mut self, page: u32) {
         let holders = &mut self.holders[page as usize];
         assert!(*holders > 0, "KV page {page} is free and cannot be shared");
+        self.only_cached -= usize::from(*holders == 1 && self.cached[page as usize]);
         *holders += 1;
     }
 
+    fn release_page(&mut self, page: u32) {
+        self.drop_holder(page);
+        let last = self.holders[page as usize] == 1 && self.cached[page as usize];
+        self.only_cached += usize::from(last);
+    }
+
     /// One holder less; the last one frees the page.
-    pub(crate) fn release_page(&mut self, page: u32) {
+    fn drop_holder(&mut self, page: u32) {
         let holders = &mut self.holders[page as usize];
         assert!(*holders > 0, "KV page {page} is released but was free");
         *holders -= 1;
@@ -135,6 +161,11 @@ impl KvPool {
                     "KV page {page} has {holders} holders and is {free} times in the free list"
                 ));
             }
+            if self.cached[page] != (expected == 1) {
+                return Err(format!(
+                    "KV page {page} is taken for one of the prefix cache"
+                ));
+            }
             if holders != expected || expected > 1 {
                 return Err(format!(
                     "KV page {page} has {holders} holders while idle, {expected} of them in the \
@@ -142,7 +173,13 @@ impl KvPool {
                 ));
             }
         }
-        Ok(())
+        match self.only_cached == self.used() {
+            true => Ok(()),
+            false => Err(format!(
+                "{} pages count as the prefix cache's",
+                self.only_cached
+            )),
+        }
     }
 }
 
@@ -191,7 +228,7 @@ mod tests {
         let mut pool = KvPool::new(4);
         let first = pool.reserve(128).expect("four pages are free");
         let pages = first.pages().to_vec();
-        pool.retain(pages[0]);
+        pool.cache(pages[0]);
         let mut second = pool.share(&pages[..1]);
         assert!(pool.extend(&mut second, 100));
         assert!(!pool.is_sole(pages[0]) && pool.is_sole(pages[1]));
@@ -199,10 +236,10 @@ mod tests {
         assert_eq!(pool.used(), 3);
         pool.release(first);
         pool.release(second);
-        assert_eq!(pool.used(), 1, "the cache's hold is left");
+        assert_eq!((pool.used(), pool.only_cached()), (1, 1));
         assert!(pool.audit([]).is_err());
         pool.audit([pages[0]]).expect("the cache holds one page");
-        pool.release_page(pages[0]);
+        pool.uncache(pages[0]);
         assert!(pool.audit([pages[0]]).is_err());
         pool.audit([]).expect("all pages are back");
     }

@@ -5,15 +5,13 @@
 
 mod auto;
 mod bench;
+mod chunk_shares;
 mod constraint;
 mod error;
 mod handle;
+mod history;
 mod kv_pool;
 mod load;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the scheduler does not use all of it yet")
-)]
 mod prefix_cache;
 mod request;
 mod scheduler;

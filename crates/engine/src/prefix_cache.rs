@@ -65,6 +65,14 @@ impl Lease {
     pub(crate) fn place(&self) -> Place {
         self.place
     }
+
+    /// Its place on the device, after [`PrefixCache::promote`].
+    pub(crate) fn device(&self) -> usize {
+        match self.place {
+            Place::Device(device) => device,
+            Place::Host(host) => panic!("the snapshot in host place {host} was not promoted"),
+        }
+    }
 }
 
 /// A prefix that need not be computed.
@@ -220,6 +228,14 @@ impl PrefixCache {
         (slot.owner, slot.used, slot.hit) = (Some(id), used, false);
         self.tree.set_snapshot(id, Some(Place::Device(device)));
         true
+    }
+
+    /// Whether the state behind these tokens is here.
+    pub(crate) fn has_snapshot(&self, salt: Option<&str>, tokens: &[u32]) -> bool {
+        let walk = self.tree.walk(salt.unwrap_or_default(), tokens);
+        let last = walk.path.last().filter(|_| walk.inside.is_none());
+        let known = last.filter(|_| walk.length == tokens.len());
+        known.is_some_and(|&id| self.tree.node(id).snapshot.is_some())
     }
 
     /// Gives a reserved place back unused.

@@ -1,24 +1,22 @@
 //! Who waits, who runs, and what the next call to the runner is.
 
-use std::collections::VecDeque;
+mod admission;
+mod paging;
+mod queue;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
-use std::time::Instant;
 
+use crate::RequestId;
+use crate::chunk_shares::shares;
 use crate::kv_pool::KvPool;
-use crate::sequence::Sequence;
+use crate::prefix_cache::PrefixCache;
+use crate::sequence::{Sequence, Stage};
 use crate::state_pool::StatePool;
-use crate::{Request, RequestId};
 
-/// A request in the queue.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    /// Whose it is.
-    pub(crate) id: RequestId,
-    /// What was asked for.
-    pub(crate) request: Request,
-    /// When.
-    pub(crate) submitted: Instant,
-}
+pub(crate) use admission::Admission;
+pub(crate) use queue::{Queue, Waiting};
 
 /// A chunk of a running sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,50 +32,95 @@ pub(crate) struct ChunkPlan {
 pub(crate) enum Work {
     /// Nothing runs.
     Idle,
+    /// One step of all sequences that decode.
+    Decode,
     /// One prefill call.
     Prefill(Vec<ChunkPlan>),
-    /// One step of these running sequences.
-    Decode(Vec<usize>),
+    /// One call that processes emitted tokens of these again, so many of each.
+    Replay(Vec<(usize, usize)>),
 }
 
-/// Sizes that admission and chunks obey.
+/// The kinds of work, in the order of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Decode,
+    Prefill,
+    Replay,
+}
+
+impl Turn {
+    fn next(self) -> Turn {
+        match self {
+            Turn::Decode => Turn::Prefill,
+            Turn::Prefill => Turn::Replay,
+            Turn::Replay => Turn::Decode,
+        }
+    }
+}
+
+/// Sizes that admission and calls obey.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SchedulerLimits {
     /// Longest prompt and output.
     pub(crate) context: usize,
-    /// Chunks start at multiples of this; also the rows of one prefill call.
+    /// Chunks never cross multiples of this. A round, which is a step and a prefill call, has so
+    /// many rows.
     pub(crate) chunk: usize,
     /// Rows of one sequence in a step.
     pub(crate) tree_rows: usize,
+    /// Tokens of one sequence in a replay.
+    pub(crate) replay_rows: usize,
+    /// Tokens of all sequences in a replay.
+    pub(crate) replay_rows_all: usize,
+    /// Tokens between the states that a prefill keeps.
+    pub(crate) interval: usize,
 }
 
-/// First come, first served among requests of the same priority: the head of the queue waits until a slot and pages for its prompt and
-/// its longest output are free, and nobody overtakes it. Prefill calls and decode steps alternate
-/// while both are due, so neither starves.
+/// First come, first served among requests of the same priority; nobody overtakes the head of the
+/// queue. A request runs from when a slot and pages for its prompt and one verify block are free; it
+/// takes more pages as it grows, and where none is free the last one in the queue's order goes
+/// back to the queue. The first one therefore always goes on.
+///
+/// Work comes in rounds of a step, a prefill call and a replay, of which what is not due is left
+/// out, so that none starves.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    /// Requests in the queue.
-    pub(crate) waiting: VecDeque<Waiting>,
+    /// Requests that wait.
+    pub(crate) waiting: Queue,
     /// In order of admission.
     pub(crate) running: Vec<Sequence>,
     /// Pages.
     pub(crate) kv: KvPool,
     /// Slots.
     pub(crate) slots: StatePool,
+    /// Prompts of before; `None` = nothing is kept.
+    pub(crate) cache: Option<PrefixCache>,
     limits: SchedulerLimits,
-    prefilled_last: bool,
+    turn: Turn,
+    /// Rows of the last step of this round.
+    step_rows: usize,
+    /// The head of the queue when it found no room, and how much of it there was.
+    blocked: Option<(RequestId, usize, usize)>,
 }
 
 impl Scheduler {
     /// An idle scheduler.
-    pub(crate) fn new(kv: KvPool, slots: StatePool, limits: SchedulerLimits) -> Self {
+    pub(crate) fn new(
+        kv: KvPool,
+        slots: StatePool,
+        cache: Option<PrefixCache>,
+        limits: SchedulerLimits,
+    ) -> Self {
         Scheduler {
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             running: Vec::with_capacity(slots.total()),
             kv,
             slots,
+            cache,
             limits,
-            prefilled_last: false,
+            turn: Turn::Replay,
+            step_rows: 0,
+            blocked: None,
         }
     }
 
@@ -86,232 +129,103 @@ impl Scheduler {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// Puts a request behind all that are as urgent as it is.
-    pub(crate) fn queue(&mut self, waiting: Waiting) {
-        let ahead = |other: &Waiting| other.request.priority <= waiting.request.priority;
-        let place = self.waiting.partition_point(ahead);
-        self.waiting.insert(place, waiting);
-    }
-
-    /// Whether a request is in the queue.
-    pub(crate) fn is_waiting(&self, id: RequestId) -> bool {
-        self.waiting.iter().any(|waiting| waiting.id == id)
-    }
-
-    /// Moves the head of the queue into a slot, if one and enough pages are free.
-    pub(crate) fn admit(&mut self) -> Option<&Sequence> {
-        let head = self.waiting.front()?;
-        if self.slots.used() == self.slots.total() {
-            return None;
-        }
-        let prompt = head.request.prompt.len();
-        let tokens_max = head.request.max_tokens.min(self.limits.context - prompt);
-        // The last verify pass may write `tree_rows - 1` rows behind the last token. A prompt that
-        // is only scored owns the place of one token all the same: a slot always has an output.
-        let longest = prompt + tokens_max.max(1) + self.limits.tree_rows - 1;
-        let pages = self.kv.reserve(longest.min(self.limits.context))?;
-        let slot = self.slots.reserve().expect("a slot is free");
-        let Waiting {
-            id,
-            request,
-            submitted,
-        } = self.waiting.pop_front().expect("the queue has a head");
-        let sequence = Sequence::new(id, request, tokens_max, slot, pages, submitted);
-        self.running.push(sequence);
-        self.running.last()
-    }
-
-    /// Takes a request out of the queue.
-    pub(crate) fn remove_waiting(&mut self, id: RequestId) -> Option<Waiting> {
-        let index = self.waiting.iter().position(|waiting| waiting.id == id)?;
-        self.waiting.remove(index)
-    }
-
     /// Index of a running request.
     pub(crate) fn find(&self, id: RequestId) -> Option<usize> {
         self.running.iter().position(|sequence| sequence.id == id)
     }
 
-    /// Ends a running sequence: its slot and pages are free again.
+    /// Indices of the sequences that decode.
+    pub(crate) fn decoding(&self) -> Vec<usize> {
+        self.in_stage(Stage::Decode).collect()
+    }
+
+    fn in_stage(&self, stage: Stage) -> impl Iterator<Item = usize> {
+        let running = self.running.iter().enumerate();
+        running.filter_map(move |(index, sequence)| (sequence.stage() == stage).then_some(index))
+    }
+
+    /// Ends a running sequence: slot and pages are free again.
     pub(crate) fn release(&mut self, index: usize) {
         let sequence = self.running.remove(index);
         self.kv.release(sequence.pages);
         self.slots.release(sequence.slot);
     }
 
-    /// What to run next.
+    /// What to run next: the first kind of work that is due behind the last one.
     pub(crate) fn next_work(&mut self) -> Work {
-        let mut chunks = Vec::new();
-        let mut decoding = Vec::new();
-        let mut rows = 0;
-        for (index, sequence) in self.running.iter().enumerate() {
-            if !sequence.is_prefilling() {
-                decoding.push(index);
-                continue;
-            }
-            let range = sequence.next_chunk(self.limits.chunk);
-            if rows + range.len() <= self.limits.chunk {
-                rows += range.len();
-                chunks.push(ChunkPlan { index, range });
-            }
-        }
-        let prefill = !chunks.is_empty() && (decoding.is_empty() || !self.prefilled_last);
-        self.prefilled_last = prefill;
-        if prefill {
-            Work::Prefill(chunks)
-        } else if decoding.is_empty() {
-            Work::Idle
-        } else {
-            Work::Decode(decoding)
-        }
-    }
-
-    /// With nothing running every page and slot must be free; says what is wrong otherwise.
-    pub(crate) fn audit(&self) -> Result<(), String> {
-        self.kv.audit([])?;
-        self.slots.audit()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use model::SamplingParams;
-
-    use super::*;
-
-    fn scheduler(pages: usize, slots: usize) -> Scheduler {
-        let limits = SchedulerLimits {
-            context: 512,
-            chunk: 128,
-            tree_rows: 16,
-        };
-        Scheduler::new(KvPool::new(pages), StatePool::new(slots), limits)
-    }
-
-    fn submit(scheduler: &mut Scheduler, id: u64, prompt: usize, max_tokens: usize) {
-        submit_at(scheduler, id, prompt, max_tokens, 0);
-    }
-
-    fn submit_at(
-        scheduler: &mut Scheduler,
-        id: u64,
-        prompt: usize,
-        max_tokens: usize,
-        priority: i64,
-    ) {
-        scheduler.queue(Waiting {
-            id: RequestId(id),
-            request: Request {
-                priority,
-                prompt: vec![0; prompt],
-                sampling: SamplingParams::default(),
-                max_tokens,
-                min_tokens: 0,
-                stop_ids: Vec::new(),
-                logprobs: None,
-                prompt_logprobs: None,
-                trace: false,
-                speculative: true,
-                shape: None,
-                cache_salt: None,
-                turn_end: None,
-                constraint: None,
-            },
-            submitted: Instant::now(),
-        });
-    }
-
-    fn admit_all(scheduler: &mut Scheduler) -> Vec<u64> {
-        std::iter::from_fn(|| scheduler.admit().map(|sequence| sequence.id.0)).collect()
-    }
-
-    fn run(scheduler: &mut Scheduler, work: &Work) {
-        if let Work::Prefill(chunks) = work {
-            for chunk in chunks {
-                scheduler.running[chunk.index].end_chunk(chunk.range.len());
-            }
-        }
-    }
-
-    #[test]
-    fn nobody_overtakes_the_head_of_the_queue() {
-        let mut scheduler = scheduler(8, 4);
-        submit(&mut scheduler, 1, 200, 100);
-        submit(&mut scheduler, 2, 300, 200);
-        submit(&mut scheduler, 3, 10, 10);
-        assert_eq!(admit_all(&mut scheduler), [1]);
-        assert_eq!(scheduler.kv.used(), 5, "200 + 100 + 15 tokens");
-        scheduler.release(0);
-        assert_eq!(
-            admit_all(&mut scheduler),
-            [2],
-            "the pool is full with 512 tokens"
-        );
-        scheduler.release(0);
-        assert_eq!(admit_all(&mut scheduler), [3]);
-        scheduler.release(0);
-        scheduler.audit().expect("everything came back");
-    }
-
-    #[test]
-    fn urgent_requests_go_first_and_equal_ones_in_order() {
-        let mut scheduler = scheduler(64, 8);
-        for (id, priority) in [(1, 0), (2, 5), (3, -1), (4, 0), (5, i64::MIN), (6, -1)] {
-            submit_at(&mut scheduler, id, 10, 10, priority);
-        }
-        assert_eq!(admit_all(&mut scheduler), [5, 3, 6, 1, 4, 2]);
-    }
-
-    #[test]
-    fn output_is_lowered_to_the_context_and_slots_limit_too() {
-        let mut scheduler = scheduler(64, 2);
-        for id in 1..=3 {
-            submit(&mut scheduler, id, 500, usize::MAX / 2);
-        }
-        assert_eq!(admit_all(&mut scheduler), [1, 2]);
-        assert_eq!(scheduler.running[0].tokens_max, 12);
-        assert_eq!(scheduler.running[0].pages.pages().len(), 8);
-    }
-
-    #[test]
-    fn a_prompt_that_is_only_scored_has_room_for_one_token() {
-        let mut scheduler = scheduler(64, 1);
-        scheduler.limits.tree_rows = 1;
-        submit(&mut scheduler, 1, 64, 0);
-        let sequence = scheduler.admit().expect("everything is free");
-        assert_eq!((sequence.tokens_max, sequence.pages.tokens()), (0, 128));
-    }
-
-    #[test]
-    fn short_prompts_share_a_call_and_long_ones_alternate_with_steps() {
-        let mut scheduler = scheduler(64, 8);
-        for (id, prompt) in [(1, 40), (2, 300), (3, 50), (4, 60)] {
-            submit(&mut scheduler, id, prompt, 20);
-        }
-        admit_all(&mut scheduler);
-        let mut kinds = Vec::new();
-        for _ in 0..8 {
-            let work = scheduler.next_work();
-            run(&mut scheduler, &work);
-            kinds.push(match work {
-                Work::Idle => "idle".to_string(),
-                Work::Decode(indices) => format!("decode {indices:?}"),
-                Work::Prefill(chunks) => {
-                    let list: Vec<_> = chunks.iter().map(|c| (c.index, c.range.clone())).collect();
-                    format!("prefill {list:?}")
+        for _ in 0..3 {
+            self.turn = self.turn.next();
+            let work = match self.turn {
+                Turn::Decode => {
+                    self.step_rows = 0;
+                    self.in_stage(Stage::Decode).next().map(|_| Work::Decode)
                 }
-            });
+                Turn::Prefill => Some(self.chunks())
+                    .filter(|all| !all.is_empty())
+                    .map(Work::Prefill),
+                Turn::Replay => Some(self.replays())
+                    .filter(|all| !all.is_empty())
+                    .map(Work::Replay),
+            };
+            if let Some(work) = work {
+                return work;
+            }
         }
-        let expected = [
-            "prefill [(0, 0..40), (2, 0..50)]",
-            "decode [0, 2]",
-            "prefill [(1, 0..128)]",
-            "decode [0, 2]",
-            "prefill [(1, 128..256)]",
-            "decode [0, 2]",
-            "prefill [(1, 256..300), (3, 0..60)]",
-            "decode [0, 1, 2, 3]",
-        ];
-        assert_eq!(kinds, expected);
+        Work::Idle
+    }
+
+    /// A step had so many rows: the prefill call of this round has fewer.
+    pub(crate) fn count_step(&mut self, rows: usize) {
+        self.step_rows = rows;
+    }
+
+    /// Chunks for what the step has left of the round's rows, but always one page.
+    fn chunks(&self) -> Vec<ChunkPlan> {
+        let indices: Vec<usize> = self.in_stage(Stage::Prefill).collect();
+        let left: Vec<usize> = (indices.iter())
+            .map(|&index| self.running[index].to_prefill())
+            .collect();
+        let budget = (self.limits.chunk.saturating_sub(self.step_rows)).max(ops::PAGE_TOKENS);
+        let plans = indices.iter().zip(shares(&left, budget));
+        plans
+            .map(|(&index, share)| ChunkPlan {
+                index,
+                range: self.running[index].next_chunk(self.limits.chunk, share),
+            })
+            .filter(|plan| !plan.range.is_empty())
+            .collect()
+    }
+
+    fn replays(&self) -> Vec<(usize, usize)> {
+        let mut rows = self.limits.replay_rows_all;
+        let mut replays = Vec::new();
+        for index in self.in_stage(Stage::Replay) {
+            let most = self.limits.replay_rows.min(rows);
+            let tokens = self.running[index].next_replay(most).len();
+            rows -= tokens;
+            if tokens > 0 {
+                replays.push((index, tokens));
+            }
+        }
+        replays
+    }
+
+    /// Pages that sequences hold.
+    pub(crate) fn pages_used(&self) -> usize {
+        self.kv.used() - self.kv.only_cached()
+    }
+
+    /// With nothing running every page that the cache does not hold and every slot must be free;
+    /// says what is wrong otherwise.
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let cached = match &self.cache {
+            Some(cache) => {
+                cache.audit_idle()?;
+                cache.pages().collect()
+            }
+            None => Vec::new(),
+        };
+        self.kv.audit(cached)?;
+        self.slots.audit()
     }
 }

@@ -1,14 +1,24 @@
 //! A request that owns a slot and pages.
 
 use std::ops::Range;
-use std::time::Instant;
 
-use crate::auto::PhiAverage;
-use crate::constraint::{Checked, Guarded};
+use crate::history::History;
 use crate::kv_pool::BlockTable;
+use crate::prefix_cache::boundaries::Boundaries;
 use crate::state_pool::StateSlot;
-use crate::{Finish, FinishReason, Request, RequestId, RequestStats, StepRecord};
-use model::{Emitted, StepSequence};
+use crate::{Finish, FinishReason, Request, RequestId};
+use ops::PAGE_TOKENS;
+
+/// What a sequence does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its prompt is not processed to its end.
+    Prefill,
+    /// It emitted tokens before it lost a slot, and they are not processed to their end.
+    Replay,
+    /// It emits tokens.
+    Decode,
+}
 
 /// A running sequence.
 #[derive(Debug)]
@@ -21,80 +31,116 @@ pub(crate) struct Sequence {
     pub(crate) slot: StateSlot,
     /// Its pages.
     pub(crate) pages: BlockTable,
+    /// Of these, how many the runner knows.
+    pub(crate) pages_told: usize,
     /// Tokens to emit at most; 0 = score the prompt only.
     pub(crate) tokens_max: usize,
-    /// Acceptance predicted for it.
-    pub(crate) phi: PhiAverage,
-    /// The request's, behind the emitted tokens; `None`: every token may follow.
-    pub(crate) constraint: Option<Guarded>,
+    /// What it has done since its first admission.
+    pub(crate) history: History,
+    /// Where its prefill stops to keep its state; `None`: nowhere.
+    pub(crate) boundaries: Option<Boundaries>,
+    /// Prompt tokens that are processed.
     prefilled: usize,
-    emitted: usize,
-    steps: Vec<StepRecord>,
-    submitted: Instant,
-    prefill_began: Option<Instant>,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
+    /// Which tokens of the history's output must be processed again. The newest at admission is not
+    /// among them: the next step processes it.
+    replay: Range<usize>,
 }
 
 impl Sequence {
-    /// A sequence before its first chunk.
+    /// A sequence of which `resumed` prompt tokens need not be computed.
     pub(crate) fn new(
-        id: RequestId,
-        mut request: Request,
+        (id, request, history): (RequestId, Request, History),
         tokens_max: usize,
-        slot: StateSlot,
-        pages: BlockTable,
-        submitted: Instant,
+        (slot, pages): (StateSlot, BlockTable),
+        resumed: usize,
     ) -> Self {
         Sequence {
-            constraint: request.constraint.take().map(Guarded::new),
+            replay: 0..history.output.len().saturating_sub(1),
             id,
             request,
             slot,
             pages,
+            pages_told: 0,
             tokens_max,
-            phi: PhiAverage::default(),
-            prefilled: 0,
-            emitted: 0,
-            steps: Vec::new(),
-            submitted,
-            prefill_began: None,
-            first_token: None,
-            last_token: None,
+            history,
+            boundaries: None,
+            prefilled: resumed,
         }
     }
 
-    /// The prompt is not processed to its end yet.
-    pub(crate) fn is_prefilling(&self) -> bool {
-        self.prefilled < self.request.prompt.len()
+    /// See [`Stage`].
+    pub(crate) fn stage(&self) -> Stage {
+        if self.prefilled < self.request.prompt.len() {
+            Stage::Prefill
+        } else if !self.replay.is_empty() {
+            Stage::Replay
+        } else {
+            Stage::Decode
+        }
     }
 
-    /// Positions of the next chunk: up to the next multiple of `chunk` or the prompt's end.
-    pub(crate) fn next_chunk(&self, chunk: usize) -> Range<usize> {
-        let end = (self.prefilled / chunk + 1) * chunk;
-        self.prefilled..end.min(self.request.prompt.len())
+    /// Prompt tokens that are processed.
+    pub(crate) fn prefilled(&self) -> usize {
+        self.prefilled
+    }
+
+    /// Prompt tokens that are not.
+    pub(crate) fn to_prefill(&self) -> usize {
+        self.request.prompt.len() - self.prefilled
+    }
+
+    /// Positions of the next chunk of at most `budget` tokens: up to the next multiple of `chunk`,
+    /// the next boundary or the prompt's end. Elsewhere it ends at a multiple of 64, since only
+    /// there a prefill may be cut without a trace; empty if the budget does not reach one.
+    pub(crate) fn next_chunk(&self, chunk: usize, budget: usize) -> Range<usize> {
+        let start = self.prefilled;
+        let multiple = (start / chunk + 1) * chunk;
+        let boundary = self.boundaries.as_ref().and_then(|all| all.after(start));
+        let end = multiple
+            .min(boundary.unwrap_or(usize::MAX))
+            .min(self.request.prompt.len());
+        if end - start <= budget {
+            return start..end;
+        }
+        let cut = (start + budget) / PAGE_TOKENS * PAGE_TOKENS;
+        start..cut.max(start)
+    }
+
+    /// The prompt's end gives the first output token.
+    pub(crate) fn wants_first(&self) -> bool {
+        self.tokens_max > 0 && self.history.output.is_empty()
+    }
+
+    /// The next emitted tokens to process again, at most `rows`.
+    pub(crate) fn next_replay(&self, rows: usize) -> &[u32] {
+        let count = self.replay.len().min(rows);
+        &self.history.output[self.replay.start..][..count]
+    }
+
+    /// So many more emitted tokens were processed again.
+    pub(crate) fn end_replay(&mut self, tokens: usize) {
+        self.replay.start += tokens;
     }
 
     /// Output tokens so far.
     pub(crate) fn emitted(&self) -> usize {
-        self.emitted
+        self.history.output.len()
     }
 
     /// Tokens it may still emit.
     pub(crate) fn tokens_left(&self) -> usize {
-        self.tokens_max - self.emitted
+        self.tokens_max - self.emitted()
     }
 
-    /// Rows that a verify pass can write behind the committed tokens. The newest token is not
-    /// committed: it is the root, row 0.
+    /// Tokens whose keys and values exist while it decodes. The newest token is not among them: it
+    /// is the root, row 0 of the next step.
+    pub(crate) fn committed(&self) -> usize {
+        self.request.prompt.len() + self.emitted() - 1
+    }
+
+    /// Rows that a verify pass can write behind the committed tokens.
     pub(crate) fn rows_left(&self) -> usize {
-        let committed = self.request.prompt.len() + self.emitted - 1;
-        self.pages.tokens() - committed
-    }
-
-    /// A chunk is about to run.
-    pub(crate) fn begin_chunk(&mut self, now: Instant) {
-        self.prefill_began.get_or_insert(now);
+        self.pages.tokens().saturating_sub(self.committed())
     }
 
     /// `tokens` more prompt tokens were processed.
@@ -102,169 +148,105 @@ impl Sequence {
         self.prefilled += tokens;
     }
 
-    /// Drops the new tokens that the constraint does not let count, and says whether it ends the
-    /// request there.
-    pub(crate) fn constrain(&mut self, tokens: &mut Vec<Emitted>) -> Option<FinishReason> {
-        let constraint = self.constraint.as_mut()?;
-        let Checked { kept, end } = constraint.check(tokens.iter().map(|token| token.id));
-        tokens.truncate(kept);
-        if constraint.is_released() {
-            self.constraint = None;
-        }
-        end
-    }
-
-    /// `count` tokens were emitted.
-    pub(crate) fn emit(&mut self, count: usize, now: Instant) {
-        self.emitted += count;
-        self.first_token.get_or_insert(now);
-        self.last_token = Some(now);
-    }
-
-    /// Counts a verify pass; before its tokens are emitted.
-    pub(crate) fn count_step(&mut self, step: &StepSequence) {
-        let small = |value: usize| u8::try_from(value).expect("a segment has at most 64 rows");
-        self.steps.push(StepRecord {
-            before: u32::try_from(self.emitted).expect("a context has fewer than 2^32 tokens"),
-            drafted: small(step.drafted),
-            accepted: small(step.accepted),
-        });
-    }
-
     /// The terminal report, of which only the first `kept` output tokens count.
     pub(crate) fn finish(&self, reason: FinishReason, kept: usize) -> Finish {
-        let ms = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
-            (Some(from), Some(to)) => to.duration_since(from).as_secs_f64() * 1e3,
-            _ => 0.0,
-        };
-        let now = Some(Instant::now());
-        let mut finish = Finish {
-            reason,
-            prompt_tokens: self.request.prompt.len(),
-            cached_tokens: 0,
-            completion_tokens: self.emitted,
-            stats: RequestStats {
-                queue_ms: ms(Some(self.submitted), self.prefill_began.or(now)),
-                prefill_ms: ms(self.prefill_began, self.first_token.or(now)),
-                decode_ms: ms(self.first_token, self.last_token),
-                ..RequestStats::default()
-            },
-            records: self.steps.clone(),
-        };
-        finish.trim(kept);
-        finish
+        self.history.finish(self.request.prompt.len(), reason, kept)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use model::{Emitted, SamplingParams};
+    use std::time::Instant;
 
     use super::*;
     use crate::kv_pool::KvPool;
     use crate::state_pool::StatePool;
+    use crate::tests::request;
 
-    fn sequence(prompt: usize, tokens_max: usize) -> Sequence {
-        let request = Request {
-            priority: 0,
-            prompt: vec![1; prompt],
-            sampling: SamplingParams::default(),
-            max_tokens: tokens_max,
-            min_tokens: 0,
-            stop_ids: Vec::new(),
-            logprobs: None,
-            prompt_logprobs: None,
-            trace: false,
-            speculative: true,
-            shape: None,
-            cache_salt: None,
-            turn_end: None,
-            constraint: None,
-        };
+    fn sequence(prompt: usize, emitted: usize) -> Sequence {
+        let mut request = request(prompt, 100, 1);
+        let mut history = History::new(&mut request, Instant::now(), 0);
+        if emitted > 0 {
+            history.emit(0..emitted as u32, Instant::now());
+        }
         let slot = StatePool::new(1).reserve().expect("a slot is free");
-        let pages = KvPool::new(8)
-            .reserve(prompt + tokens_max)
-            .expect("pages are free");
-        Sequence::new(
-            RequestId(1),
-            request,
-            tokens_max,
-            slot,
-            pages,
-            Instant::now(),
-        )
+        let pages = KvPool::new(8).reserve(prompt + 70).expect("pages are free");
+        Sequence::new((RequestId(1), request, history), 100, (slot, pages), 0)
     }
 
-    fn step(sequence: &mut Sequence, drafted: usize, accepted: usize) {
-        let token = Emitted {
-            id: 3,
-            logprob: None,
-        };
-        sequence.count_step(&StepSequence {
-            slot: 0,
-            tokens: vec![token; accepted + 1],
-            drafted,
-            accepted,
-            ended: None,
-            not_finite: None,
-            prediction: None,
-        });
-        sequence.emit(accepted + 1, Instant::now());
+    fn chunks(sequence: &mut Sequence, chunk: usize, budget: usize) -> Vec<Range<usize>> {
+        let mut chunks = Vec::new();
+        while sequence.stage() == Stage::Prefill {
+            let next = sequence.next_chunk(chunk, budget);
+            assert!(!next.is_empty(), "a budget of 64 always reaches further");
+            sequence.end_chunk(next.len());
+            chunks.push(next);
+        }
+        chunks
     }
 
     #[test]
     fn chunks_start_at_multiples_and_end_at_the_prompts_end() {
-        let mut sequence = sequence(150, 10);
-        let mut chunks = Vec::new();
-        while sequence.is_prefilling() {
-            let chunk = sequence.next_chunk(64);
-            chunks.push(chunk.clone());
-            sequence.end_chunk(chunk.len());
+        let whole = chunks(&mut sequence(150, 0), 64, 64);
+        assert_eq!(whole, [0..64, 64..128, 128..150]);
+    }
+
+    #[test]
+    fn budgets_cut_chunks_at_pages_only() {
+        let mut cut = sequence(300, 0);
+        assert_eq!(
+            chunks(&mut cut, 256, 100),
+            [0..64, 64..128, 128..192, 192..256, 256..300]
+        );
+        let mut sequence = sequence(300, 0);
+        assert!(sequence.next_chunk(256, 63).is_empty());
+        sequence.end_chunk(256);
+        assert_eq!(sequence.next_chunk(256, 44), 256..300);
+        assert!(sequence.next_chunk(256, 43).is_empty());
+    }
+
+    #[test]
+    fn chunks_stop_where_a_state_is_kept() {
+        let mut sequence = sequence(300, 0);
+        sequence.boundaries = Some(Boundaries::new(128, Some(200), None, 300));
+        assert_eq!(
+            chunks(&mut sequence, 256, 256),
+            [0..128, 128..192, 192..256, 256..300]
+        );
+    }
+
+    #[test]
+    fn emitted_tokens_but_the_newest_are_replayed() {
+        let mut sequence = sequence(10, 20);
+        assert_eq!(sequence.stage(), Stage::Prefill);
+        sequence.end_chunk(10);
+        let mut replays = Vec::new();
+        while sequence.stage() == Stage::Replay {
+            let tokens = sequence.next_replay(8).to_vec();
+            sequence.end_replay(tokens.len());
+            replays.push(tokens.len());
         }
-        assert_eq!(chunks, [0..64, 64..128, 128..150]);
+        assert_eq!((replays, sequence.committed()), (vec![8, 8, 3], 29));
+        sequence.history.emit(0..5, Instant::now());
+        assert_eq!(
+            sequence.stage(),
+            Stage::Decode,
+            "a step processes what it emits"
+        );
     }
 
     #[test]
     fn rows_end_with_the_pages() {
-        let mut sequence = sequence(60, 70);
+        let mut sequence = sequence(60, 1);
         sequence.end_chunk(60);
-        sequence.emit(1, Instant::now());
         assert_eq!(
             (sequence.rows_left(), sequence.tokens_left()),
-            (192 - 60, 69)
+            (192 - 60, 99)
         );
-        sequence.emit(69, Instant::now());
+        sequence.history.emit(0..69, Instant::now());
         assert_eq!(
             (sequence.rows_left(), sequence.tokens_left()),
-            (192 - 129, 0)
+            (192 - 129, 30)
         );
-    }
-
-    #[test]
-    fn counters_follow_what_the_caller_kept() {
-        let mut sequence = sequence(10, 100);
-        sequence.end_chunk(10);
-        sequence.emit(1, Instant::now());
-        for (drafted, accepted) in [(15, 3), (15, 0), (7, 5)] {
-            step(&mut sequence, drafted, accepted);
-        }
-        let counters = |kept| {
-            let finish = sequence.finish(FinishReason::Finished, kept);
-            let stats = finish.stats;
-            (
-                finish.completion_tokens,
-                stats.steps,
-                stats.drafted,
-                stats.accepted,
-            )
-        };
-        assert_eq!(counters(99), (12, 3, 37, 8));
-        assert_eq!(counters(12), (12, 3, 37, 8));
-        assert_eq!(counters(11), (11, 3, 37, 8));
-        assert_eq!(counters(8), (8, 3, 37, 5));
-        assert_eq!(counters(6), (6, 2, 30, 3));
-        assert_eq!(counters(3), (3, 1, 15, 2));
-        assert_eq!(counters(1), (1, 0, 0, 0));
-        assert_eq!(counters(0), (0, 0, 0, 0));
     }
 }

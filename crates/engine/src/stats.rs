@@ -39,6 +39,10 @@ pub struct EngineStats {
     pub accepted_tokens: u64,
     /// `[d]` = steps that accepted more than d nodes; 15 entries.
     pub accepted_per_position: Vec<u64>,
+    /// Times that a request gave up its slot, since no page was free, and waited again.
+    pub preemptions: u64,
+    /// Emitted tokens that were processed again after that.
+    pub replayed_tokens: u64,
     /// Per shape that was used.
     pub shapes: Vec<ShapeStats>,
     /// Requests that had a slot and have ended.

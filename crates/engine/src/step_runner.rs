@@ -7,10 +7,6 @@ use model::{
 use ops::Backend;
 
 /// The calls of [`Runner`] that the loop makes; see there for their contracts.
-#[allow(
-    dead_code,
-    reason = "the loop does not keep or take back sequences yet"
-)]
 pub(crate) trait StepRunner {
     /// [`Runner::config`].
     fn config(&self) -> &RunnerConfig;

@@ -12,3 +12,5 @@ mod requests;
 mod schedules;
 mod stub_runner;
 mod traces;
+
+pub(crate) use harness::request;

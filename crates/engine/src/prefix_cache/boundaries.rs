@@ -39,6 +39,11 @@ impl Boundaries {
         behind.min().filter(|&first| first < self.prompt)
     }
 
+    /// Whether this is one of them.
+    pub(crate) fn contain(&self, position: usize) -> bool {
+        position > 0 && self.after(position - 1) == Some(position)
+    }
+
     /// All behind `start`, in order.
     pub(crate) fn behind(&self, start: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(self.after(start), |&position| self.after(position))

@@ -175,7 +175,7 @@ impl Tree {
             return 0;
         }
         for &page in pages {
-            pool.retain(page);
+            pool.cache(page);
         }
         self.pages += pages.len();
         let at = match (walk.inside, walk.path.last()) {
@@ -295,7 +295,7 @@ impl Tree {
         }
         self.pages -= freed;
         for page in pages.into_iter().rev() {
-            pool.release_page(page);
+            pool.uncache(page);
         }
         freed
     }
@@ -322,7 +322,7 @@ impl Tree {
     pub(super) fn clear(&mut self, pool: &mut KvPool) {
         for node in std::mem::take(&mut self.nodes).into_iter().flatten() {
             for page in node.pages {
-                pool.release_page(page);
+                pool.uncache(page);
             }
         }
         self.vacant.clear();
