@@ -10,6 +10,8 @@ mod harness;
 mod queue;
 mod requests;
 mod schedules;
+mod stub_contract;
+mod stub_memory;
 mod stub_runner;
 mod traces;
 

@@ -2,6 +2,7 @@
 //! of the history and the shape. Every call is checked against the runner's contract.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 
 use model::{
@@ -11,6 +12,7 @@ use model::{
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
+use super::stub_memory::{Digests, Memory};
 use crate::shape::STEP_ROWS_MAX;
 use crate::step_runner::StepRunner;
 
@@ -115,14 +117,30 @@ struct Slot {
     tokens_min: usize,
     tokens_max: usize,
     logprobs: Option<usize>,
-    prefilled: usize,
+    /// Committed rows.
+    rows: Digests,
+    /// Rows by which the state lags.
+    pending: usize,
+    /// Rows that it began with.
+    resumed: usize,
     /// Ended, or its pages went to somebody else.
     dead: bool,
+}
+
+impl Slot {
+    /// Processes output tokens.
+    fn commit(&mut self, memory: &mut Memory, tokens: Range<usize>) {
+        let from = self.rows.len();
+        let tokens = self.output[tokens].iter();
+        tokens.for_each(|&token| self.rows.push(token));
+        memory.write(&self.pages, &self.rows, from);
+    }
 }
 
 pub(crate) struct StubRunner {
     config: RunnerConfig,
     slots: BTreeMap<usize, Slot>,
+    memory: Memory,
     gate: Gate,
     fault: Fault,
     calls: (usize, usize, usize),
@@ -137,6 +155,7 @@ impl StubRunner {
         StubRunner {
             config,
             slots: BTreeMap::new(),
+            memory: Memory::default(),
             gate,
             fault,
             calls: (0, 0, 0),
@@ -189,17 +208,15 @@ impl StubRunner {
     ) -> StepSequence {
         let mut slot = self.slots.remove(&index).expect("the slot was started");
         assert!(!slot.dead, "a step of an ended sequence");
-        assert_eq!(
-            slot.prefilled,
-            slot.prompt.len(),
-            "a step before the prompt's end"
-        );
         assert!(!slot.output.is_empty() && shape.rows() <= self.config.tree_rows_max);
-        let committed = slot.prompt.len() + slot.output.len() - 1;
-        assert!(
-            committed + shape.rows() <= slot.pages.len() * PAGE_TOKENS,
-            "rows without pages"
+        assert_eq!(
+            slot.rows.len(),
+            slot.prompt.len() + slot.output.len() - 1,
+            "a step before the prompt's end, or before the replay's"
         );
+        self.memory.check(&slot.pages, &slot.rows);
+        self.memory
+            .draft(&slot.pages, slot.rows.len(), shape.rows());
         let depth = (shape.rows() - 1).min(DEPTH_MAX);
         let hash = mix(
             slot.output.len() as u64,
@@ -213,10 +230,13 @@ impl StubRunner {
             if let Some(constraint) = &mut constraint {
                 constraint.accept(token.id);
             }
+            let processed = slot.output.len() - 1;
             slot.output.push(token.id);
             tokens.push(token);
             ended = cut;
+            slot.commit(&mut self.memory, processed..processed + 1);
         }
+        slot.pending = tokens.len() - 1;
         if let Some(constraint) = &mut constraint {
             constraint.rollback(tokens.len());
         }
@@ -246,11 +266,10 @@ impl StubRunner {
             .remove(&chunk.slot)
             .expect("the slot was started");
         assert!(!slot.dead, "a chunk of an ended sequence");
-        assert_eq!(chunk.start, slot.prefilled, "chunks follow each other");
-        assert_eq!(
-            chunk.start % self.config.prefill_rows_max,
-            0,
-            "chunks start at multiples"
+        assert_eq!(chunk.start, slot.rows.len(), "chunks follow each other");
+        assert!(
+            chunk.start == slot.resumed || chunk.start.is_multiple_of(self.config.prefill_rows_max),
+            "chunks start at multiples, or where the sequence resumed"
         );
         let end = chunk.start + chunk.tokens.len();
         assert_eq!(chunk.tokens, &slot.prompt[chunk.start..end]);
@@ -260,7 +279,13 @@ impl StubRunner {
             "chunks end at pages or the end"
         );
         assert!(!chunk.last || end == slot.prompt.len());
-        slot.prefilled = end;
+        assert!(
+            !chunk.last || slot.output.is_empty(),
+            "the first token of an output that is there"
+        );
+        let tokens = chunk.tokens.iter();
+        tokens.for_each(|&token| slot.rows.push(token));
+        self.memory.write(&slot.pages, &slot.rows, chunk.start);
         let mut scored = Vec::new();
         if let Some(ask) = chunk.prompt_logprobs {
             assert_eq!(ask.next, slot.prompt.get(end).copied());
@@ -288,6 +313,59 @@ impl StubRunner {
     }
 }
 
+/// Pages and snapshots.
+impl StubRunner {
+    fn check_pages(&self, pages: &[u32]) {
+        assert!(pages.len() <= self.config.context_max.div_ceil(PAGE_TOKENS));
+        let ids: BTreeSet<u32> = pages.iter().copied().collect();
+        assert_eq!(ids.len(), pages.len(), "a page twice");
+        assert!(ids.iter().all(|&id| (id as usize) < self.config.kv_pages));
+    }
+
+    /// Whoever else holds pages that will be written has lost them.
+    fn take_over(&mut self, pages: &[u32]) {
+        for slot in self.slots.values_mut() {
+            slot.dead |= slot.pages.iter().any(|page| pages.contains(page));
+        }
+    }
+
+    /// What a sequence begins with is what the snapshot and the pages hold.
+    fn resumed_rows(&self, start: &SequenceStart<'_>) -> Digests {
+        let Some(resume) = start.resume else {
+            return Digests::default();
+        };
+        let left = start.prompt.len() + start.emitted.len();
+        assert!(resume.length < left, "no token is left to be processed");
+        let tokens = start.prompt.iter().chain(start.emitted);
+        let rows = Digests::of(tokens.take(resume.length));
+        let kept = self.memory.snapshots.get(resume.snapshot);
+        assert_eq!(kept, &rows, "the snapshot is of other tokens");
+        self.memory.check(start.pages, &rows);
+        rows
+    }
+
+    fn replay_one(&mut self, replay: &Replay<'_>) {
+        let mut slot = self
+            .slots
+            .remove(&replay.slot)
+            .expect("the slot was started");
+        assert!(!slot.dead, "a replay of an ended sequence");
+        let from = slot.rows.len().checked_sub(slot.prompt.len());
+        let from = from.expect("the prompt comes before the replay");
+        let end = from + replay.tokens.len();
+        let most = self.config.replay_rows_max();
+        assert!(
+            (1..=most).contains(&replay.tokens.len()),
+            "rows of a replay"
+        );
+        assert!(end < slot.output.len(), "the newest token is the step's");
+        assert_eq!(replay.tokens, &slot.output[from..end], "other tokens");
+        slot.commit(&mut self.memory, from..end);
+        slot.pending = replay.tokens.len() - 1;
+        self.slots.insert(replay.slot, slot);
+    }
+}
+
 fn not_finite() -> ModelError {
     ModelError::NotFinite("layer 3: logits are not finite".into())
 }
@@ -304,29 +382,25 @@ impl StepRunner for StubRunner {
         }
         assert!(start.slot < self.config.sequences_max && !start.prompt.is_empty());
         let length = start.prompt.len() + start.tokens_max;
-        assert!(start.tokens_max >= 1 && length <= start.pages.len() * PAGE_TOKENS);
+        assert!(start.tokens_max > start.emitted.len());
         assert!(length <= self.config.context_max);
-        assert!(start.pages.len() <= self.config.context_max.div_ceil(PAGE_TOKENS));
-        let pages: BTreeSet<u32> = start.pages.iter().copied().collect();
-        assert_eq!(pages.len(), start.pages.len(), "a page twice");
-        assert!(
-            pages
-                .iter()
-                .all(|&page| (page as usize) < self.config.kv_pages)
-        );
-        for slot in self.slots.values_mut() {
-            slot.dead |= slot.pages.iter().any(|page| pages.contains(page));
-        }
+        self.slots.remove(&start.slot);
+        let resumed = start.resume.map_or(0, |resume| resume.length);
+        self.check_pages(start.pages);
+        self.take_over(&start.pages[resumed.div_ceil(PAGE_TOKENS)..]);
+        let rows = self.resumed_rows(start);
         let slot = Slot {
             prompt: start.prompt.to_vec(),
-            output: Vec::new(),
+            output: start.emitted.to_vec(),
             pages: start.pages.to_vec(),
             sampling: start.sampling.clone(),
             stop_ids: start.stop_ids.to_vec(),
             tokens_min: start.tokens_min,
             tokens_max: start.tokens_max,
             logprobs: start.logprobs,
-            prefilled: 0,
+            rows,
+            pending: 0,
+            resumed,
             dead: false,
         };
         self.slots.insert(start.slot, slot);
@@ -441,23 +515,55 @@ impl StepRunner for StubRunner {
         Ok(true)
     }
 
-    fn extend_pages(&mut self, _: usize, _: usize, _: &[u32]) -> Result<(), ModelError> {
+    fn extend_pages(&mut self, slot: usize, from: usize, pages: &[u32]) -> Result<(), ModelError> {
+        let mut own = self.slots.remove(&slot).expect("the slot was started");
+        assert!(!own.dead, "pages for an ended sequence");
+        assert!(from <= own.pages.len(), "a gap between pages");
+        own.pages.truncate(from);
+        own.pages.extend_from_slice(pages);
+        self.check_pages(&own.pages);
+        self.take_over(pages);
+        self.slots.insert(slot, own);
         Ok(())
     }
 
-    fn replay(&mut self, _: &[Replay<'_>]) -> Result<(), ModelError> {
+    fn replay(&mut self, replays: &[Replay<'_>]) -> Result<(), ModelError> {
+        let rows: usize = replays.iter().map(|replay| replay.tokens.len()).sum();
+        assert!((1..=self.config.verify_rows_max()).contains(&rows));
+        let slots: BTreeSet<usize> = replays.iter().map(|replay| replay.slot).collect();
+        assert_eq!(slots.len(), replays.len(), "a slot twice");
+        replays.iter().for_each(|replay| self.replay_one(replay));
         Ok(())
     }
 
-    fn save_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+    fn save_snapshot(&mut self, slot: usize, snapshot: usize) -> Result<(), ModelError> {
+        let slot = &self.slots[&slot];
+        assert!(
+            slot.rows.len() > 0 && slot.rows.len().is_multiple_of(PAGE_TOKENS) && slot.pending == 0,
+            "a snapshot of {} rows, {} pending",
+            slot.rows.len(),
+            slot.pending
+        );
+        self.memory.check(&slot.pages, &slot.rows);
+        let most = self.config.snapshots;
+        self.memory
+            .snapshots
+            .keep(snapshot, most, slot.rows.clone());
         Ok(())
     }
 
-    fn offload_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+    fn offload_snapshot(&mut self, snapshot: usize, host: usize) -> Result<(), ModelError> {
+        let kept = self.memory.snapshots.get(snapshot).clone();
+        let most = self.config.host_snapshots;
+        self.memory.host.keep(host, most, kept);
         Ok(())
     }
 
-    fn fetch_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+    fn fetch_snapshot(&mut self, host: usize, snapshot: usize) -> Result<(), ModelError> {
+        let kept = self.memory.host.get(host).clone();
+        self.memory
+            .snapshots
+            .keep(snapshot, self.config.snapshots, kept);
         Ok(())
     }
 }

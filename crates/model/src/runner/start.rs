@@ -68,13 +68,9 @@ impl<B: Backend> Runner<B> {
     /// Brings back what a sequence had computed and emitted before.
     fn restore(&mut self, start: &SequenceStart<'_>) -> Result<(), OpsError> {
         let (slot, prompt, emitted) = (start.slot, start.prompt.len(), start.emitted);
-        // The first step processes the newest token, so that it is never part of what is resumed.
-        let replayed = emitted.len().saturating_sub(1);
+        // The first token comes of the prompt's last, the first step processes the newest one.
+        let most = prompt + emitted.len() - 1;
         let length = start.resume.map_or(0, |resume| resume.length);
-        let most = match emitted {
-            [] => prompt - 1,
-            _ => prompt + replayed,
-        };
         assert!(
             length <= most,
             "resumed at {length} of at most {most} tokens"
@@ -99,7 +95,7 @@ impl<B: Backend> Runner<B> {
         self.progress[slot] = Progress {
             length,
             pending: 0,
-            to_replay: (prompt + replayed) - length.max(prompt),
+            to_replay: most.saturating_sub(length.max(prompt)),
         };
         Ok(())
     }

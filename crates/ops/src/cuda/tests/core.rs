@@ -31,6 +31,13 @@ fn add_one(cuda: &crate::Cuda, values: &crate::cuda::CudaBuf<u32>) {
     unsafe { cuda.run(&PROBE, grid, params) }.unwrap();
 }
 
+/// Between buffers, and through page-locked host memory.
+#[test]
+fn copies_between_buffers_land_where_they_should() {
+    let Some(cuda) = gpu() else { return };
+    crate::backend::tests::check_copies(&cuda);
+}
+
 #[test]
 fn copies_land_where_they_should() {
     let Some(cuda) = gpu() else { return };
