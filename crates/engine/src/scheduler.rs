@@ -8,6 +8,8 @@ mod tests;
 
 use std::ops::Range;
 
+use ops::PAGE_TOKENS;
+
 use crate::RequestId;
 use crate::chunk_shares::shares;
 use crate::kv_pool::KvPool;
@@ -63,8 +65,7 @@ impl Turn {
 pub(crate) struct SchedulerLimits {
     /// Longest prompt and output.
     pub(crate) context: usize,
-    /// Chunks never cross multiples of this. A round, which is a step and a prefill call, has so
-    /// many rows.
+    /// Rows of a round, which is a step and a prefill call; a multiple of 64.
     pub(crate) chunk: usize,
     /// Rows of one sequence in a step.
     pub(crate) tree_rows: usize,
@@ -179,18 +180,19 @@ impl Scheduler {
         self.step_rows = rows;
     }
 
-    /// Chunks for what the step has left of the round's rows, but always one page.
+    /// Chunks for what the step has left of the round's rows, in whole pages and at least one.
     fn chunks(&self) -> Vec<ChunkPlan> {
         let indices: Vec<usize> = self.in_stage(Stage::Prefill).collect();
         let left: Vec<usize> = (indices.iter())
             .map(|&index| self.running[index].to_prefill())
             .collect();
-        let budget = (self.limits.chunk.saturating_sub(self.step_rows)).max(ops::PAGE_TOKENS);
+        let taken = self.step_rows / PAGE_TOKENS * PAGE_TOKENS;
+        let budget = (self.limits.chunk.saturating_sub(taken)).max(PAGE_TOKENS);
         let plans = indices.iter().zip(shares(&left, budget));
         plans
             .map(|(&index, share)| ChunkPlan {
                 index,
-                range: self.running[index].next_chunk(self.limits.chunk, share),
+                range: self.running[index].next_chunk(share),
             })
             .filter(|plan| !plan.range.is_empty())
             .collect()

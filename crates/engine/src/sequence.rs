@@ -89,16 +89,13 @@ impl Sequence {
         self.request.prompt.len() - self.prefilled
     }
 
-    /// Positions of the next chunk of at most `budget` tokens: up to the next multiple of `chunk`,
-    /// the next boundary or the prompt's end. Elsewhere it ends at a multiple of 64, since only
-    /// there a prefill may be cut without a trace; empty if the budget does not reach one.
-    pub(crate) fn next_chunk(&self, chunk: usize, budget: usize) -> Range<usize> {
+    /// Positions of the next chunk of at most `budget` tokens: up to the next boundary or the
+    /// prompt's end. Elsewhere it ends at a multiple of 64, since only there a prefill may be cut
+    /// without a trace; empty if the budget does not reach one.
+    pub(crate) fn next_chunk(&self, budget: usize) -> Range<usize> {
         let start = self.prefilled;
-        let multiple = (start / chunk + 1) * chunk;
         let boundary = self.boundaries.as_ref().and_then(|all| all.after(start));
-        let end = multiple
-            .min(boundary.unwrap_or(usize::MAX))
-            .min(self.request.prompt.len());
+        let end = boundary.unwrap_or(self.request.prompt.len());
         if end - start <= budget {
             return start..end;
         }
@@ -174,10 +171,10 @@ mod tests {
         Sequence::new((RequestId(1), request, history), 100, (slot, pages), 0)
     }
 
-    fn chunks(sequence: &mut Sequence, chunk: usize, budget: usize) -> Vec<Range<usize>> {
+    fn chunks(sequence: &mut Sequence, budget: usize) -> Vec<Range<usize>> {
         let mut chunks = Vec::new();
         while sequence.stage() == Stage::Prefill {
-            let next = sequence.next_chunk(chunk, budget);
+            let next = sequence.next_chunk(budget);
             assert!(!next.is_empty(), "a budget of 64 always reaches further");
             sequence.end_chunk(next.len());
             chunks.push(next);
@@ -186,23 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn chunks_start_at_multiples_and_end_at_the_prompts_end() {
-        let whole = chunks(&mut sequence(150, 0), 64, 64);
-        assert_eq!(whole, [0..64, 64..128, 128..150]);
-    }
-
-    #[test]
     fn budgets_cut_chunks_at_pages_only() {
         let mut cut = sequence(300, 0);
         assert_eq!(
-            chunks(&mut cut, 256, 100),
+            chunks(&mut cut, 100),
             [0..64, 64..128, 128..192, 192..256, 256..300]
         );
+        assert_eq!(chunks(&mut sequence(150, 0), 128), [0..128, 128..150]);
         let mut sequence = sequence(300, 0);
-        assert!(sequence.next_chunk(256, 63).is_empty());
+        assert!(sequence.next_chunk(63).is_empty());
         sequence.end_chunk(256);
-        assert_eq!(sequence.next_chunk(256, 44), 256..300);
-        assert!(sequence.next_chunk(256, 43).is_empty());
+        assert_eq!(sequence.next_chunk(44), 256..300);
+        assert!(sequence.next_chunk(43).is_empty());
     }
 
     #[test]
@@ -210,7 +202,7 @@ mod tests {
         let mut sequence = sequence(300, 0);
         sequence.boundaries = Some(Boundaries::new(128, Some(200), None, 300));
         assert_eq!(
-            chunks(&mut sequence, 256, 256),
+            chunks(&mut sequence, 256),
             [0..128, 128..192, 192..256, 256..300]
         );
     }

@@ -204,7 +204,7 @@ fn cached_pages_are_free_for_whoever_needs_them() {
     let sequence = &scheduler.running[0];
     assert_eq!(sequence.pages.pages()[..2], own[..2]);
     assert_eq!((sequence.prefilled(), sequence.history.cached), (128, 128));
-    assert_eq!(sequence.next_chunk(128, 128), 128..256);
+    assert_eq!(sequence.next_chunk(128), 128..256);
     scheduler.release(0);
     // A scored prompt is computed, and takes what the cache holds.
     let scored = Request {
@@ -264,12 +264,12 @@ fn prompts_share_calls_that_alternate_with_steps() {
     let expected = [
         "prefill [(0, 0..20), (1, 0..64), (2, 0..30)]",
         "decode [0, 2]",
-        "prefill [(1, 64..128)]",
-        "decode [0, 2]",
-        "prefill [(1, 128..192)]",
-        "decode [0, 2]",
-        "prefill [(1, 192..256)]",
-        "decode [0, 2]",
+        "prefill [(1, 64..128), (3, 0..60)]",
+        "decode [0, 2, 3]",
+        "prefill [(1, 128..256)]",
+        "decode [0, 2, 3]",
+        "prefill [(1, 256..300)]",
+        "decode [0, 1, 2, 3]",
     ];
     assert_eq!(rounds(&mut scheduler, 8), expected);
 }
@@ -287,17 +287,14 @@ fn replays_have_their_turn() {
     }
     submit(&mut scheduler, 4, 100, 20);
     assert_eq!(admit_all(&mut scheduler), [2, 3, 4]);
-    // The round of replays begins behind the last kind of work, which was none.
     let expected = [
         "decode [0]",
-        "prefill [(1, 0..60)]",
-        "replay [(1, 16)]",
+        "prefill [(1, 0..60), (2, 0..60)]",
+        "replay [(1, 16), (2, 8)]",
         "decode [0]",
-        "prefill [(2, 0..60)]",
-        "replay [(1, 3), (2, 16)]",
-        "decode [0, 1]",
-        "prefill [(3, 0..64)]",
-        "replay [(2, 3)]",
+        "prefill [(3, 0..100)]",
+        "replay [(1, 3), (2, 11)]",
+        "decode [0, 1, 2, 3]",
     ];
-    assert_eq!(rounds(&mut scheduler, 9), expected);
+    assert_eq!(rounds(&mut scheduler, 7), expected);
 }
