@@ -6,7 +6,7 @@ mod server;
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use server::{Server, chat, events, with};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -245,11 +245,20 @@ fn schemas_that_cannot_be_obeyed_are_refused() {
     let kind = "invalid_request_error";
     let invalid = Some("invalid_json_schema");
     let param = Some("response_format.json_schema.schema");
+    let names = (0..2_000).map(|index| (format!("p{index}"), json!({"type": "string"})));
+    let wide = json!({"type": "object", "properties": names.collect::<Map<_, _>>()});
     for (schema, word) in [
         (json!({"type": "strange"}), "strange"),
         (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
         (json!({"$ref": "#/nowhere"}), "nowhere"),
         (json!({"type": "string", "pattern": "("}), "unclosed"),
+        (json!({"$ref": "#"}), "itself"),
+        (
+            json!({"$ref": "#/$defs/a", "$defs": {
+                "a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}}),
+            "itself",
+        ),
+        (wide, "items"),
     ] {
         let body = with(chat(QUESTION), json!({"response_format": format(schema)}));
         let message = server.post(CHAT, &body).refused(400, kind, invalid, param);

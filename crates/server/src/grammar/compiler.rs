@@ -196,6 +196,14 @@ fn compile(factory: &ParserFactory, schema: &JsonSchema) -> Result<Entry, String
     if let Some(error) = matcher.get_error() {
         return Err(one_line(&error));
     }
+    // Some faults show only when a first token is asked for.
+    if let Err(error) = matcher.deep_clone().compute_mask() {
+        let reason = one_line(&error.to_string());
+        return Err(match reason.as_str() {
+            "NoExtensionBias" => "no text fits it; does it refer to itself without end?".into(),
+            _ => reason,
+        });
+    }
     let unenforced = matcher.grammar_warnings().len();
     Ok(Entry {
         matcher,
