@@ -172,6 +172,11 @@ fn refusals_name_the_field_as_it_was_sent() {
             "return_logprob",
         ),
         (
+            json!({"text": "a", "image_data": "x"}),
+            "unsupported_parameter",
+            "image_data",
+        ),
+        (
             json!({"text": "a", "rid": "x".repeat(129)}),
             "string_above_max_length",
             "rid",
