@@ -44,7 +44,13 @@ pub(crate) async fn generate(
         choices,
         stream,
         style,
+        form,
     } = request;
+    let constrained = app.constrain(&request_id, form, planned).await;
+    let planned = constrained.map_err(|error| match error.param {
+        Some(_) => error.with_param(request::SCHEMA),
+        None => error,
+    })?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
     group.introduce(&style.id, Some(&style.id));
     if stream {
