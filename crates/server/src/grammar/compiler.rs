@@ -180,6 +180,9 @@ fn factory(vocabulary: &Vocabulary, end_ids: &[u32]) -> Result<ParserFactory, St
     let limits = factory.limits_mut();
     limits.verbose_errors = false;
     limits.max_lexer_states = LEXER_STATES_MAX;
+    // An optional property takes four items: the engine's own limit of a row is less than that of a
+    // step, and fails an object of 500 of them in the middle of an answer.
+    limits.max_items_in_row = limits.step_max_items;
     Ok(factory)
 }
 
@@ -200,7 +203,7 @@ fn compile(factory: &ParserFactory, schema: &JsonSchema) -> Result<Entry, String
     if let Err(error) = matcher.deep_clone().compute_mask() {
         let reason = one_line(&error.to_string());
         return Err(match reason.as_str() {
-            "NoExtensionBias" => "no text fits it; does it refer to itself without end?".into(),
+            "NoExtensionBias" => "no text fits it, as when it refers to itself without end".into(),
             _ => reason,
         });
     }
