@@ -132,6 +132,25 @@ fn echo_and_log_probabilities_cover_the_prompt() {
     assert_eq!(scores[..], column("token_logprobs")[..prompt_tokens]);
 }
 
+/// The halves of a character at the end of a prompt are a character of the text each.
+#[test]
+fn offsets_count_what_is_no_text() {
+    let server = Server::shared();
+    let halves = server.post("/tokenize", &json!({"prompt": "é"})).ok()["tokens"].clone();
+    let prompts = json!([[40, halves[0]], [40, halves[1]]]);
+    let extra = json!({"echo": true, "logprobs": 0, "skip_special_tokens": false});
+    let answer = server.post(PATH, &with(request(prompts), extra)).ok();
+    for choice in answer["choices"].as_array().unwrap() {
+        let text = choice["text"].as_str().unwrap();
+        assert_eq!(text.chars().nth(1), Some('\u{fffd}'), "{text}");
+        let last = |name: &str| choice["logprobs"][name].as_array().unwrap().last().unwrap();
+        let characters = last("tokens").as_str().unwrap().chars().count();
+        assert_eq!(choice["logprobs"]["text_offset"][2], 2, "{choice}");
+        let end = last("text_offset").as_u64().unwrap() as usize + characters;
+        assert_eq!(end, text.chars().count(), "{choice}");
+    }
+}
+
 #[test]
 fn a_stream_is_the_answer_in_pieces() {
     let server = Server::shared();

@@ -428,4 +428,31 @@ fn long_values_are_not_repeated() {
     }
     let path = format!("/v1/{long}");
     assert!(server.get(&path).text.len() < 1_000);
+    let answer =
+        server.raw(format!("{long} {path} HTTP/1.1\r\nConnection: close\r\n\r\n").as_bytes());
+    assert!(
+        answer.starts_with("HTTP/1.1 404 ") && answer.len() < 1_000,
+        "{answer}"
+    );
+}
+
+/// Bytes in a URL that are no text get an error object like all others.
+#[test]
+fn addresses_that_are_no_text() {
+    let server = Server::shared();
+    for path in ["/v1/models/%ff", "/models/a%C3/b", "/v1/models/%00"] {
+        let reply = server.get(path);
+        let message = reply.refused(404, INVALID, Some("model_not_found"), Some("model"));
+        assert!(message.starts_with("The model '"), "{message}");
+    }
+    for path in ["/%ff", "/v1/%ff/models"] {
+        let reply = server.get(path);
+        reply.refused(404, INVALID, Some("unknown_url"), None);
+    }
+    for query in ["/v1/loads?include=%ff", "/flush_cache?timeout=%ff"] {
+        let param = query.split(['?', '=']).nth(1);
+        server
+            .get(query)
+            .refused(400, INVALID, Some("invalid_value"), param);
+    }
 }

@@ -71,6 +71,37 @@ fn lists_give_lists() {
 }
 
 #[test]
+fn outputs_can_be_held_to_a_schema() {
+    let server = Server::shared();
+    let schema = json!({"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+        "required": ["city"], "additionalProperties": false});
+    for sent in [schema.clone(), json!(schema.to_string())] {
+        let params = json!({"max_new_tokens": 200, "temperature": 1, "sampling_seed": 3, "n": 2,
+            "json_schema": sent});
+        let body = json!({"text": "As JSON: ", "sampling_params": params});
+        let answers = server.post(PATH, &body).ok();
+        for answer in answers.as_array().unwrap() {
+            let text = answer["text"].as_str().unwrap();
+            let object: Value = serde_json::from_str(text).unwrap();
+            assert!(["Oslo", "Rome"].contains(&object["city"].as_str().unwrap()));
+            assert_eq!(answer["meta_info"]["finish_reason"]["type"], "stop");
+        }
+    }
+    let refused = |server: &Server, schema: Value, code: &str| {
+        let body = json!({"text": "a", "sampling_params": {"json_schema": schema}});
+        let param = Some("sampling_params.json_schema");
+        server
+            .post(PATH, &body)
+            .refused(400, INVALID, Some(code), param);
+    };
+    refused(&server, json!({"type": "strange"}), "invalid_json_schema");
+    refused(&server, json!("{"), "invalid_json_schema");
+    refused(&server, json!(1), "invalid_type");
+    let none = Server::start(&["--grammar-backend=none"]);
+    refused(&none, schema, "unsupported_value");
+}
+
+#[test]
 fn ends_are_objects() {
     let server = Server::shared();
     let body = with(
@@ -170,6 +201,11 @@ fn refusals_name_the_field_as_it_was_sent() {
             json!({"text": "a", "return_logprob": true}),
             "unsupported_parameter",
             "return_logprob",
+        ),
+        (
+            json!({"text": "a", "image_data": "x"}),
+            "unsupported_parameter",
+            "image_data",
         ),
         (
             json!({"text": "a", "rid": "x".repeat(129)}),

@@ -14,7 +14,8 @@ use server::{Server, with};
 const UNSUPPORTED: [&str; 2] = ["unsupported_value", "unsupported_parameter"];
 
 /// Fields whose values have a meaning that a schema cannot check, and the code that says so.
-const MEANINGS: [(&str, &str); 5] = [
+const MEANINGS: [(&str, &str); 6] = [
+    ("json_schema", "invalid_json_schema"),
     ("model", "model_not_found"),
     ("messages", "invalid_messages"),
     ("continue_final_message", "invalid_value"),

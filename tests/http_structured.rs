@@ -6,7 +6,7 @@ mod server;
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use server::{Server, chat, events, with};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -240,6 +240,24 @@ fn completions_are_bound_too() {
 }
 
 #[test]
+fn objects_may_have_thousands_of_properties() {
+    let server = Server::shared();
+    let names = (0..2_000).map(|index| (format!("p{index}"), json!({"type": "integer"})));
+    let wide = json!({"type": "object", "properties": names.collect::<Map<_, _>>(),
+        "additionalProperties": false});
+    let body = with(
+        chat(QUESTION),
+        json!({"response_format": format(wide), "max_tokens": 12}),
+    );
+    let answer = server.post(CHAT, &body).ok();
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(
+        text.starts_with('{') && answer["usage"]["completion_tokens"] != 1,
+        "{text}"
+    );
+}
+
+#[test]
 fn schemas_that_cannot_be_obeyed_are_refused() {
     let server = Server::shared();
     let kind = "invalid_request_error";
@@ -250,6 +268,12 @@ fn schemas_that_cannot_be_obeyed_are_refused() {
         (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
         (json!({"$ref": "#/nowhere"}), "nowhere"),
         (json!({"type": "string", "pattern": "("}), "unclosed"),
+        (json!({"$ref": "#"}), "itself"),
+        (
+            json!({"$ref": "#/$defs/a", "$defs": {
+                "a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}}),
+            "itself",
+        ),
     ] {
         let body = with(chat(QUESTION), json!({"response_format": format(schema)}));
         let message = server.post(CHAT, &body).refused(400, kind, invalid, param);

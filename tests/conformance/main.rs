@@ -1,6 +1,6 @@
 //! Conformance: one test per point of the HTTP interface's checklist, against the real binary with
 //! the bundled pair. A test here is named after its point. What other files prove already is not
-//! proved twice: `index` lists it, and checks that the tests it lists exist.
+//! proved twice: `index` lists it, and checks that the tests it lists exist and run.
 //!
 //! | Point | What | Where |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | 2 | order, keys and end of a raw stream | here, `http_chat` |
 //! | 3 | stream = whole answer, in every mode | here, `http_tools`, `http_structured` |
 //! | 4 | parsers of calls and reasoning | unit tests of `text_stream`, `http_tools` |
-//! | 5 | every row of the table of errors | here (the list of rows), and the files it names |
+//! | 5 | every row of the table of errors | here, and the files that `index` names |
 //! | 6 | limits to the token | here, `lossless` |
 //! | 7 | stop strings | here, unit tests of `text_stream` |
 //! | 8 | prompts as long as the context | here, `http_errors` |
@@ -29,6 +29,7 @@ mod bodies;
 mod contexts;
 mod corpus;
 mod equality;
+mod errors;
 mod frames;
 mod index;
 mod limits;

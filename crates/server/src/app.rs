@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode};
 use engine::{EngineHandle, Phase, SubmitError};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::active_requests::ActiveRequests;
+use crate::body;
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
 use crate::grammar::{Form, Grammars};
@@ -185,8 +188,22 @@ impl App {
         }
     }
 
+    /// Reads a request's body and makes of its object what `work` does.
+    pub(crate) async fn receive<T: Send + 'static>(
+        self: &Arc<Self>,
+        request_id: &str,
+        headers: &HeaderMap,
+        body: Body,
+        work: impl FnOnce(&App, &Map<String, Value>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let limits = &self.config.limits;
+        let bytes = body::read(headers, body, limits.body_bytes_max, limits.body_timeout).await?;
+        let read = move |app: &App| work(app, &body::object(&bytes)?);
+        self.compute(request_id, read).await
+    }
+
     /// Work for a processor core, away from the threads that serve connections.
-    pub(crate) async fn compute<T: Send + 'static>(
+    async fn compute<T: Send + 'static>(
         self: &Arc<Self>,
         request_id: &str,
         work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,

@@ -11,6 +11,10 @@ use tokio_stream::StreamExt;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
 
+/// Objects, arrays and keys of a body at most. Each takes a hundred bytes or more, so that without
+/// a limit 32 MiB of `{"":0},` would take gigabytes.
+const PARTS_MAX: usize = 1 << 19;
+
 /// Reads a body that says it is JSON, within limits on bytes and time (zero = none).
 pub(crate) async fn read(
     headers: &HeaderMap,
@@ -75,6 +79,11 @@ pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
         let at = error.valid_up_to();
         ApiError::not_json(format!("The request's body is not UTF-8 (byte {at})."))
     })?;
+    if !is_wieldy(text) {
+        return Err(ApiError::not_json(format!(
+            "The request's body has more than {PARTS_MAX} objects, arrays and keys."
+        )));
+    }
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(ApiError {
@@ -86,6 +95,25 @@ pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
             "The request's body is not JSON: {error}."
         ))),
     }
+}
+
+/// Whether a text of JSON can be parsed within reasonable memory. In a text of anything else parts
+/// are counted as well as they can be.
+pub(crate) fn is_wieldy(text: &str) -> bool {
+    if text.len() <= PARTS_MAX {
+        return true;
+    }
+    let (mut parts, mut quoted, mut escaped) = (0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' | b':' if !quoted => parts += 1,
+            _ => {}
+        }
+    }
+    parts <= PARTS_MAX
 }
 
 /// `application/json` or `application/*+json`, parameters ignored.
@@ -112,6 +140,29 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn parts_are_counted_outside_of_strings() {
+        // Without the object around them.
+        for (part, each) in [
+            ("[]", 1),
+            ("{}", 1),
+            ("{\"\":0}", 2),
+            ("{\"a{[:\\\"[\":0}", 2),
+        ] {
+            let body = |count: usize| {
+                let parts = vec![part; count].join(",");
+                format!(
+                    "{{\"text\":\"{}\",\"x\":[{parts}]}}",
+                    "[{:".repeat(PARTS_MAX)
+                )
+            };
+            let most = (PARTS_MAX - 4) / each;
+            assert!(object(body(most).as_bytes()).is_ok(), "{part}");
+            let error = object(body(most + 1).as_bytes()).unwrap_err();
+            assert!(error.message.contains("more than"), "{part}: {error}");
+        }
+    }
 
     #[test]
     fn content_types() {

@@ -13,7 +13,6 @@ use axum::response::Response;
 
 use crate::answer;
 use crate::app::App;
-use crate::body;
 use crate::error::ApiError;
 use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
@@ -31,13 +30,7 @@ pub(crate) async fn complete(
     body: axum::body::Body,
 ) -> Result<Response, ApiError> {
     let in_flight = app.admit()?;
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let request = app
-        .compute(&request_id, move |app| {
-            ChatRequest::read(app, &body::object(&bytes)?)
-        })
-        .await?;
+    let read = app.receive(&request_id, &headers, body, ChatRequest::read);
     let ChatRequest {
         planned,
         choices,
@@ -45,7 +38,7 @@ pub(crate) async fn complete(
         style,
         form,
         rid,
-    } = request;
+    } = read.await?;
     let planned = app.constrain(&request_id, form, planned).await?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
     group.introduce(&style.id, rid.as_deref());

@@ -204,6 +204,8 @@ pub fn number_at(value: &Value, path: &str, bounds: Bounds) -> Result<f32, ApiEr
         _ => None,
     };
     let number = number.ok_or_else(|| wrong_type(path, "a number", value))?;
+    // As it was written: the digits of 1e308 would fill the message.
+    let sent = || shorten(&value.to_string());
     if number < bounds.low || bounds.low_open && number == bounds.low {
         let than = if bounds.low_open {
             "more than"
@@ -211,15 +213,17 @@ pub fn number_at(value: &Value, path: &str, bounds: Bounds) -> Result<f32, ApiEr
             "at least"
         };
         let message = format!(
-            "Invalid '{path}': expected {than} {}, got {number}.",
-            bounds.low
+            "Invalid '{path}': expected {than} {}, got {}.",
+            bounds.low,
+            sent()
         );
         return Err(ApiError::invalid("decimal_below_min_value", path, message));
     }
     if number > bounds.high {
         let message = format!(
-            "Invalid '{path}': expected at most {}, got {number}.",
-            bounds.high
+            "Invalid '{path}': expected at most {}, got {}.",
+            bounds.high,
+            sent()
         );
         return Err(ApiError::invalid("decimal_above_max_value", path, message));
     }
@@ -297,6 +301,10 @@ mod tests {
             ..closed
         };
         assert_eq!(code(fields.number("low", open)), "decimal_below_min_value");
+        for huge in [json!(1e308), json!(-1e308)] {
+            let message = number_at(&huge, "t", closed).unwrap_err().message;
+            assert!(message.ends_with(&format!("got {huge}.")), "{message}");
+        }
         for (bounds, single) in [(open, f32::MIN_POSITIVE), (closed, 0.0)] {
             assert_eq!(fields.number("tiny", bounds).unwrap(), Some(single));
         }

@@ -13,7 +13,6 @@ use axum::response::Response;
 
 use crate::answer;
 use crate::app::App;
-use crate::body;
 use crate::error::ApiError;
 use crate::event_stream;
 use crate::sequence_group::SequenceGroup;
@@ -32,19 +31,19 @@ pub(crate) async fn generate(
     body: Body,
 ) -> Result<Response, ApiError> {
     let in_flight = app.admit()?;
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let request = app
-        .compute(&request_id, move |app| {
-            GenerateRequest::read(app, &body::object(&bytes)?)
-        })
-        .await?;
+    let read = app.receive(&request_id, &headers, body, GenerateRequest::read);
     let GenerateRequest {
         planned,
         choices,
         stream,
         style,
-    } = request;
+        form,
+    } = read.await?;
+    let constrained = app.constrain(&request_id, form, planned).await;
+    let planned = constrained.map_err(|error| match error.param {
+        Some(_) => error.with_param(request::SCHEMA),
+        None => error,
+    })?;
     let mut group = SequenceGroup::submit(&app, &request_id, planned, choices)?;
     group.introduce(&style.id, Some(&style.id));
     if stream {

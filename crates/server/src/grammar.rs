@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::OutputConstraint;
+use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
@@ -80,6 +81,18 @@ pub(crate) struct Form {
 }
 
 impl Form {
+    /// JSON of a schema, from the first token on; keywords that cannot be enforced do not count.
+    pub(crate) fn json(schema: Map<String, Value>) -> Self {
+        let schema = JsonSchema::new(schema, false);
+        Form {
+            wanted: Wanted::Json {
+                schema,
+                tools: false,
+            },
+            in_reasoning: false,
+        }
+    }
+
     /// Reads `response_format`; `None` where the model may write what it likes. One of the names
     /// in `forced` must be called; `tools`: a tool may be called.
     pub(crate) fn read(
@@ -170,8 +183,8 @@ impl Grammars {
 }
 
 fn no_backend() -> ApiError {
-    let message = "This server was started without a grammar engine, so 'response_format' can only \
-                   be of type 'text'.";
+    let message = "This server was started without a grammar engine, so answers cannot be held to \
+                   JSON.";
     ApiError::invalid("unsupported_value", "response_format", message)
 }
 

@@ -49,8 +49,50 @@ pub(crate) struct Columns {
     token_logprobs: Vec<Value>,
     top_logprobs: Vec<Value>,
     text_offset: Vec<Value>,
-    /// Characters of the text before the next token.
-    offset: usize,
+    text: Length,
+}
+
+/// Characters of a text that comes as bytes, with one for every piece that is not UTF-8.
+#[derive(Debug, Default)]
+struct Length {
+    settled: usize,
+    /// The beginning of a character.
+    begun: Vec<u8>,
+}
+
+impl Length {
+    fn characters(&self) -> usize {
+        self.settled + usize::from(!self.begun.is_empty())
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.begun.extend_from_slice(bytes);
+        let text = std::mem::take(&mut self.begun);
+        let mut rest = &text[..];
+        while let Err(error) = std::str::from_utf8(rest) {
+            let (valid, after) = rest.split_at(error.valid_up_to());
+            self.settled += starts(valid);
+            let Some(wrong) = error.error_len() else {
+                self.begun = after.to_vec();
+                return;
+            };
+            self.settled += 1;
+            rest = &after[wrong..];
+        }
+        self.settled += starts(rest);
+    }
+
+    /// What has begun is not completed any more.
+    fn settle(&mut self) {
+        self.settled = self.characters();
+        self.begun.clear();
+    }
+}
+
+/// Characters of UTF-8: bytes that do not continue another one.
+fn starts(text: &[u8]) -> usize {
+    let starts = |byte: &&u8| !(0x80..0xc0).contains(*byte);
+    text.iter().filter(starts).count()
 }
 
 impl Columns {
@@ -65,7 +107,7 @@ impl Columns {
     ) {
         let text = |id: u32| vocabulary.decode(&[id], false);
         self.tokens.push(text(id).into());
-        self.text_offset.push(self.offset.into());
+        self.text_offset.push(self.text.characters().into());
         self.token_logprobs
             .push(logprob.map_or(Value::Null, |line| finite(line.logprob)));
         self.top_logprobs.push(match logprob {
@@ -80,10 +122,13 @@ impl Columns {
             }
         });
         if visible {
-            // Every character has exactly one byte that does not continue another one.
-            let starts = |&&byte: &&u8| !(0x80..0xc0).contains(&byte);
-            self.offset += vocabulary.bytes(id).iter().filter(starts).count();
+            self.text.add(vocabulary.bytes(id));
         }
+    }
+
+    /// The prompt ends here: what it left of a character is not continued by the output.
+    pub(crate) fn end_prompt(&mut self) {
+        self.text.settle();
     }
 
     /// The object; what was pushed is taken, offsets go on.
@@ -151,5 +196,31 @@ mod tests {
         assert_eq!(object["top_logprobs"][1], json!({"A": -1.0}));
         columns.push(&vocabulary, 66, Some(&logprob), true);
         assert_eq!(columns.take()["text_offset"], json!([5]));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn lengths_are_those_of_the_text_so_far(
+            pieces in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    &b"a"[..], b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\x99\x82",
+                    b"\xff", b"\xc0", b"\xed\xa0", "\u{1f642}z".as_bytes(), b"",
+                ]),
+                0..24,
+            )
+        ) {
+            let mut length = Length::default();
+            let mut text = Vec::new();
+            for piece in pieces {
+                length.add(piece);
+                text.extend_from_slice(piece);
+                let expected = String::from_utf8_lossy(&text).chars().count();
+                proptest::prop_assert_eq!(length.characters(), expected, "{:?}", text);
+            }
+            length.settle();
+            let before = length.characters();
+            length.add(b"\xa9");
+            proptest::prop_assert_eq!(length.characters(), before + 1);
+        }
     }
 }

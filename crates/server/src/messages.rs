@@ -5,6 +5,7 @@ mod tests;
 
 use serde_json::{Map, Value, json};
 
+use crate::body;
 use crate::error::{ApiError, shorten};
 use crate::fields::{Fields, wrong_type};
 
@@ -148,10 +149,13 @@ fn tool_call(function: &Fields) -> Result<Value, ApiError> {
         None => json!({}),
         Some(Value::Object(arguments)) => Value::Object(arguments.clone()),
         Some(Value::String(text)) if text.trim().is_empty() => json!({}),
-        Some(Value::String(text)) => match serde_json::from_str(text) {
-            Ok(Value::Object(arguments)) => Value::Object(arguments),
-            _ => json!({"_raw_arguments": text}),
-        },
+        Some(Value::String(text)) => {
+            let parsed = body::is_wieldy(text).then(|| serde_json::from_str(text));
+            match parsed {
+                Some(Ok(Value::Object(arguments))) => Value::Object(arguments),
+                _ => json!({"_raw_arguments": text}),
+            }
+        }
         Some(other) => {
             return Err(wrong_type(
                 &function.path("arguments"),

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use crate::answer;
 use crate::app::App;
-use crate::body;
 use crate::chat::{self, ChatRequest};
 use crate::error::ApiError;
 use crate::event_stream;
@@ -41,12 +40,9 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let in_flight = app.admit()?;
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let read = app.compute(&request_id, move |app| {
-        let body = body::object(&bytes)?;
+    let read = app.receive(&request_id, &headers, body, |app, body| {
         let (rules, metrics) = (&app.config.rules, &app.metrics);
-        let (chat, thinking) = request::translate(&Fields::root(&body), rules, metrics)?;
+        let (chat, thinking) = request::translate(&Fields::root(body), rules, metrics)?;
         let read = ChatRequest::read(app, &chat.body);
         let request = read.map_err(|error| chat.blame(error, NAMES))?;
         Ok((request, thinking))
@@ -90,11 +86,8 @@ pub(crate) async fn count_tokens(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let count = app.compute(&request_id, move |app| {
-        let body = body::object(&bytes)?;
-        let fields = Fields::root(&body);
+    let count = app.receive(&request_id, &headers, body, |app, body| {
+        let fields = Fields::root(body);
         app.model(&fields)?;
         let (chat, _) = request::conversation(&fields, &app.config.rules, &app.metrics)?;
         let count = chat::count_tokens(app, &chat.body);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use crate::app::{App, unknown_model};
@@ -20,8 +22,14 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 /// The entry of one name, which may contain slashes.
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
+    let Ok(Path(name)) = name else {
+        // No text at all, so no name of a model: it is repeated as it came.
+        let escaped = uri.path().rsplit("/models/").next();
+        return Err(unknown_model(escaped.unwrap_or_default()));
+    };
     let name = name.trim_end_matches('/');
     let known = app
         .config

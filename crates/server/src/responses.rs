@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use crate::answer;
 use crate::app::App;
-use crate::body;
 use crate::chat::{self, ChatRequest};
 use crate::error::ApiError;
 use crate::event_stream;
@@ -40,12 +39,9 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let in_flight = app.admit()?;
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let read = app.compute(&request_id, move |app| {
-        let body = body::object(&bytes)?;
+    let read = app.receive(&request_id, &headers, body, |app, body| {
         let (rules, metrics) = (&app.config.rules, &app.metrics);
-        let asked = request::translate(&Fields::root(&body), rules, metrics)?;
+        let asked = request::translate(&Fields::root(body), rules, metrics)?;
         let read = ChatRequest::read(app, &asked.chat.body);
         let request = read.map_err(|error| asked.chat.blame(error, NAMES))?;
         Ok((request, asked))
@@ -118,11 +114,8 @@ pub(crate) async fn input_tokens(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let count = app.compute(&request_id, move |app| {
-        let body = body::object(&bytes)?;
-        let fields = Fields::root(&body);
+    let count = app.receive(&request_id, &headers, body, |app, body| {
+        let fields = Fields::root(body);
         if fields.get("model").is_some() {
             app.model(&fields)?;
         }

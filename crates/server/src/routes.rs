@@ -286,7 +286,8 @@ async fn no_content(mut response: Response) -> Response {
 
 async fn unknown_url(request: axum::extract::Request) -> ApiError {
     let path = crate::error::shorten(request.uri().path());
-    let message = format!("Unknown request URL: {} {path}.", request.method());
+    let method = crate::error::shorten(request.method().as_str());
+    let message = format!("Unknown request URL: {method} {path}.");
     ApiError::request(StatusCode::NOT_FOUND, "unknown_url", message)
 }
 

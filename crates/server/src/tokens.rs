@@ -10,7 +10,6 @@ use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::body;
 use crate::chat;
 use crate::completions::{PROMPTS_MAX, token_ids};
 use crate::error::ApiError;
@@ -57,14 +56,12 @@ async fn work(
     body: Body,
     work: Work,
 ) -> Result<Json<Value>, ApiError> {
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let done = app.compute(&request_id, move |app| {
-        let object = body::object(&bytes)?;
-        if Fields::root(&object).get("model").is_some() {
-            app.model(&Fields::root(&object))?;
+    let done = app.receive(&request_id, &headers, body, move |app, body| {
+        let fields = Fields::root(body);
+        if fields.get("model").is_some() {
+            app.model(&fields)?;
         }
-        work(app, &object)
+        work(app, body)
     });
     Ok(Json(done.await?))
 }

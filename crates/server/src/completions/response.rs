@@ -61,6 +61,7 @@ impl CompletionStyle {
         for (&id, logprob) in echo.ids.iter().zip(known) {
             columns.push(vocabulary, id, logprob, true);
         }
+        columns.end_prompt();
     }
 
     fn push_lines(&self, columns: &mut Columns, vocabulary: &Vocabulary, lines: &[TokenLine]) {

@@ -8,10 +8,13 @@ use crate::error::ApiError;
 use crate::field_rules;
 use crate::fields::{Fields, too_long, wrong_type};
 use crate::generate::response::GenerateStyle;
+use crate::grammar::Form;
 use crate::ids;
 use crate::sampling::{GenerationOptions, cache_salt, priority};
 use crate::sequence_group::Planned;
 
+/// Path of the schema that outputs obey.
+pub(super) const SCHEMA: &str = "sampling_params.json_schema";
 /// Output tokens unless the request says otherwise.
 const MAX_TOKENS_DEFAULT: usize = 128;
 
@@ -40,11 +43,11 @@ pub(crate) const SAMPLING_PARAMS: &[&str] = &[
     "no_stop_trim",
     "n",
     "sampling_seed",
+    "json_schema",
 ];
 
 /// Sampling parameters that would change the answer and cannot be honoured.
 const SAMPLING_REFUSED: &[&str] = &[
-    "json_schema",
     "regex",
     "ebnf",
     "structural_tag",
@@ -64,6 +67,8 @@ pub(crate) struct GenerateRequest {
     pub(crate) stream: bool,
     /// What the answer looks like.
     pub(crate) style: GenerateStyle,
+    /// What the model must write, if that is not left to it.
+    pub(crate) form: Option<Form>,
 }
 
 impl GenerateRequest {
@@ -85,6 +90,7 @@ impl GenerateRequest {
             Some(Value::Object(params)) => renamed(params)?,
             Some(other) => return Err(wrong_type("sampling_params", "an object", other)),
         };
+        let form = given.get("json_schema").map(schema).transpose()?;
         let given = Value::Object(given);
         let options = Fields::of(&given, "sampling_params")
             .and_then(|params| GenerationOptions::read(&params, &app.files, rules))
@@ -116,7 +122,20 @@ impl GenerateRequest {
             planned,
             choices: options.choices,
             stream: fields.boolean("stream")?.unwrap_or(false),
+            form: form.map(Form::json),
         })
+    }
+}
+
+/// The schema itself, which may come as its text.
+fn schema(value: &Value) -> Result<Map<String, Value>, ApiError> {
+    match value {
+        Value::Object(schema) => Ok(schema.clone()),
+        Value::String(text) => serde_json::from_str(text).map_err(|error| {
+            let message = format!("Invalid '{SCHEMA}': expected the text of an object, {error}.");
+            ApiError::invalid("invalid_json_schema", SCHEMA, message)
+        }),
+        other => Err(wrong_type(SCHEMA, "an object or its text", other)),
     }
 }
 
@@ -266,10 +285,29 @@ mod tests {
 
     #[test]
     fn constraints_are_not_dropped_in_silence() {
-        let sent = json!({"json_schema": "{}"});
+        let sent = json!({"ebnf": "root ::= 'a'"});
         let error = renamed(sent.as_object().unwrap()).unwrap_err();
         assert_eq!(error.code, Some("unsupported_parameter"));
         assert!(renamed(json!({"regex": null}).as_object().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn schemas_come_as_objects_or_as_text() {
+        let object = json!({"type": "object"});
+        for sent in [object.clone(), json!(object.to_string())] {
+            assert_eq!(Value::Object(schema(&sent).unwrap()), object);
+        }
+        for (sent, code) in [
+            (json!("{"), "invalid_json_schema"),
+            (json!("[1]"), "invalid_json_schema"),
+            (json!(true), "invalid_type"),
+        ] {
+            let error = schema(&sent).unwrap_err();
+            assert_eq!(
+                (error.code, error.param.as_deref()),
+                (Some(code), Some(SCHEMA))
+            );
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ fn arguments_become_objects() {
         json!({"_raw_arguments": "{\"a\": "})
     );
     assert_eq!(call(json!("[1]")), json!({"_raw_arguments": "[1]"}));
+    let vast = format!("{{\"a\":[{}0]}}", "[],".repeat(1 << 19));
+    assert_eq!(call(json!(vast)), json!({"_raw_arguments": vast}));
 }
 
 #[test]

@@ -330,6 +330,13 @@ fn generate(limits: &BodyLimits) -> Value {
         ),
         ("min_new_tokens", count(0)),
         ("sampling_seed", integer(i64::MIN, i64::MAX)),
+        (
+            "json_schema",
+            described(
+                json!({"type": ["object", "string", "null"]}),
+                "A schema, or its text",
+            ),
+        ),
     ] {
         known.insert(name.to_owned(), schema);
     }
