@@ -285,6 +285,21 @@ fn the_plan_adds_up_and_flags_shape_it() {
     for line in lines {
         assert!(table.contains(line["part"].as_str().unwrap()), "{table}");
     }
+    let snapshots = |args: &[&str]| {
+        let memory = check(&[&["--json"], args].concat()).json()["memory"].clone();
+        let lines = memory["lines"].as_array().unwrap();
+        let line = lines.iter().find(|line| line["part"] == "state snapshots");
+        let bytes = line.map_or(0, |line| line["bytes"].as_u64().unwrap());
+        (bytes, memory["host_bytes"].as_u64().unwrap())
+    };
+    let one = snapshots(&[]).0 / 16;
+    assert!(one > 0, "the CPU keeps 16 without being told");
+    let given = [
+        "--prefix-cache-snapshots=3",
+        "--prefix-cache-host-snapshots=2",
+    ];
+    assert_eq!(snapshots(&given), (3 * one, 2 * one));
+    assert_eq!(snapshots(&["--disable-radix-cache"]), (0, 0));
     let plain = check(&[
         "--json",
         "--speculative-algorithm=NONE",

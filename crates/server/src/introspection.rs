@@ -111,7 +111,7 @@ fn memory_usage(plan: &MemoryPlan, tokens: usize) -> Value {
         "weight": gigabytes(&["target weights"]),
         "draft": gigabytes(&["drafter weights"]),
         "kvcache": gigabytes(&["KV pages"]),
-        "state": gigabytes(&["recurrent state"]),
+        "state": gigabytes(&["recurrent state", "state snapshots"]),
         "graph": 0.0,
         "token_capacity": tokens,
     })

@@ -89,14 +89,16 @@ fn others(limits: &BodyLimits) -> Fields {
     let absent = || json!({"enum": [false, null], "description": "Not supported"});
     let refused = REFUSED.iter().map(|&name| (name, absent()));
     let all = ignored.chain(refused);
-    all.chain([("priority", priority)]).collect()
+    let salt = "Only requests with the same one share what is kept of their prompts";
+    let salt = described(short_text(256), salt);
+    all.chain([("priority", priority), ("cache_salt", salt)])
+        .collect()
 }
 
 /// Hints must have the right form, whatever becomes of them.
 fn hint(name: &str) -> Value {
     match name {
         "user" | "service_tier" => text(),
-        "cache_salt" => short_text(256),
         _ => json!({}),
     }
 }

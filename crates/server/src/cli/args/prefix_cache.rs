@@ -95,7 +95,7 @@ mod tests {
         };
         assert_eq!(given.unwrap(), Some(expected));
         for wrong in ["0", "63", "100", "-64", "many"] {
-            let error = config(&["--prefix-cache-interval", wrong]).unwrap_err();
+            let error = config(&[&*format!("--prefix-cache-interval={wrong}")]).unwrap_err();
             assert!(error.to_string().contains("multiple of 64"), "{error}");
         }
     }
