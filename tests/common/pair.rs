@@ -117,6 +117,7 @@ impl Pair {
             memory_fraction: 0.88,
             prefill_chunk: 512,
             draft_batch_max: 0,
+            share_rows: true,
             skip_warmup: false,
             simulate: None,
         };

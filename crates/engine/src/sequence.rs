@@ -200,6 +200,7 @@ mod tests {
         sequence.count_step(&StepSequence {
             slot: 0,
             tokens: vec![token; accepted + 1],
+            rows: 16,
             drafted,
             accepted,
             ended: None,

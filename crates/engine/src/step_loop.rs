@@ -10,15 +10,16 @@ use model::{
     StepSequence, StepTiming, StepTree,
 };
 
-use crate::auto::Auto;
+use crate::auto::{Auto, Choice};
 use crate::constraint::Borrowed;
 use crate::handle::Command;
 use crate::kv_pool::KvPool;
 use crate::scheduler::{ChunkPlan, Scheduler, SchedulerLimits, Waiting, Work};
 use crate::settings::Settings;
-use crate::shape::{self, Drafting, STEP_ROWS_MAX};
+use crate::shape::Drafting;
 use crate::shared::{Failure, Shared};
 use crate::state_pool::StatePool;
+use crate::step_plan::{Part, Seat, StepLimits, Wish, parts};
 use crate::step_runner::StepRunner;
 use crate::warm_up::{WarmUp, warm_up};
 use crate::{FailureCause, Finish, FinishReason, Phase, RequestId, RequestStats, RequestUpdate};
@@ -43,10 +44,11 @@ pub(crate) fn run<R: StepRunner>(
             return;
         }
     };
+    let shapes = settings.shapes.iter().copied();
     let limits = SchedulerLimits {
         context: settings.runner.context_max,
         chunk: settings.runner.prefill_rows_max,
-        tree_rows: settings.runner.tree_rows_max,
+        tree_rows: shapes.map(Shape::rows).max().unwrap_or(1),
     };
     let kv = KvPool::new(settings.runner.kv_pages);
     let slots = StatePool::new(settings.runner.sequences_max);
@@ -55,6 +57,11 @@ pub(crate) fn run<R: StepRunner>(
         scheduler: Scheduler::new(kv, slots, limits),
         drafting: settings.drafting,
         draft_batch_max: settings.draft_batch_max,
+        limits: StepLimits {
+            rows: settings.runner.step_rows_max,
+            sequence_rows: settings.runner.tree_rows_max,
+            share: settings.share_rows,
+        },
         auto,
         shared,
         commands,
@@ -119,6 +126,7 @@ fn prepare<R: StepRunner>(
             0 => usize::MAX,
             most => most,
         },
+        share: settings.share_rows,
     };
     let table = warm_up(&mut runner, plan, || shared.beat())?;
     for (name, ms) in table.lines() {
@@ -129,7 +137,10 @@ fn prepare<R: StepRunner>(
         .shapes
         .first()
         .is_some_and(|first| first.shape == Shape::Plain);
-    Ok((runner, (auto && timed).then(|| Auto::new(table))))
+    Ok((
+        runner,
+        (auto && timed).then(|| Auto::new(table, settings.share_rows)),
+    ))
 }
 
 struct StepLoop<R> {
@@ -137,6 +148,7 @@ struct StepLoop<R> {
     scheduler: Scheduler,
     drafting: Drafting,
     draft_batch_max: usize,
+    limits: StepLimits,
     auto: Option<Auto>,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
@@ -424,13 +436,14 @@ impl<R: StepRunner> StepLoop<R> {
     }
 
     fn decode(&mut self, indices: &[usize]) -> Result<(), ModelError> {
-        let shapes = self.shapes(indices);
+        let parts = self.parts(indices);
         let steps: Vec<SequenceStep> = indices
             .iter()
-            .zip(&shapes)
-            .map(|(&index, &shape)| SequenceStep {
+            .zip(&parts)
+            .map(|(&index, part)| SequenceStep {
                 slot: self.scheduler.running[index].slot.index(),
-                shape,
+                shape: part.given,
+                rows_max: part.rows_max,
             })
             .collect();
         let mut constraints = Borrowed::take(&mut self.scheduler.running, indices);
@@ -446,18 +459,20 @@ impl<R: StepRunner> StepLoop<R> {
         let trees = self.step_trees(indices, &steps, &output.sequences)?;
         let results = output.sequences.into_iter().zip(trees);
         let mut ended = Vec::new();
-        for ((&index, step), (mut result, tree)) in indices.iter().zip(&steps).zip(results) {
+        for ((&index, part), (mut result, tree)) in indices.iter().zip(&parts).zip(results) {
+            let sequence = &mut self.scheduler.running[index];
             assert_eq!(
-                result.slot, step.slot,
+                result.slot,
+                sequence.slot.index(),
                 "outputs in the order of the sequences"
             );
             if let Some(fault) = result.not_finite {
                 ended.push((index, FinishReason::Error(fault)));
                 continue;
             }
-            let sequence = &mut self.scheduler.running[index];
             let end = sequence.constrain(&mut result.tokens);
             let end = end.or(result.ended.map(finish_reason));
+            let verified = part.verified(result.drafted);
             result.accepted = result.accepted.min(result.tokens.len());
             sequence.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.
@@ -467,11 +482,13 @@ impl<R: StepRunner> StepLoop<R> {
                 &end,
                 sequence.request.shape,
             ) {
-                auto.observe(&mut sequence.phi, step.shape, result.accepted, prediction);
+                auto.observe(&mut sequence.phi, verified, result.accepted, prediction);
             }
-            self.shared.counters().count_step(step.shape, &result);
+            let mut counters = self.shared.counters();
+            counters.count_step(part.shape, verified, &result);
+            drop(counters);
             if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
-                let (shape, ms) = (step.shape, output.timing.total_ms);
+                let (shape, ms) = (part.shape, output.timing.total_ms);
                 let id = sequence.id;
                 self.update(id).trace = Some(StepTrace::new(shape, tree, &result.tokens, ms));
             }
@@ -527,39 +544,35 @@ impl<R: StepRunner> StepLoop<R> {
         self.flush(timing);
     }
 
-    /// The shapes of the next step. A sequence drafts if it may, and if more than the root's
+    /// The parts of the next step. A sequence drafts if it may, and if more than the root's
     /// successor can still be emitted; never with more rows than its pages hold.
-    fn shapes(&mut self, indices: &[usize]) -> Vec<Shape> {
+    fn parts(&mut self, indices: &[usize]) -> Vec<Part> {
         let running = &self.scheduler.running;
         let limit = self.draft_batch_max;
         let allowed = self.drafting != Drafting::Off && (limit == 0 || running.len() <= limit);
-        let drafts = |index: usize| {
+        let seat = |&index: &usize| {
             let sequence = &running[index];
-            allowed && sequence.request.speculative && sequence.tokens_left() > 1
-        };
-        let wanted = match (self.drafting, &mut self.auto) {
-            (Drafting::Off, _) => Shape::Plain,
-            (Drafting::Fixed(shape), _) => shape,
-            (Drafting::Auto, Some(auto)) => {
-                let chosen = |index: usize| drafts(index) && running[index].request.shape.is_none();
-                let drafting = indices.iter().filter(|&&index| chosen(index));
-                let phis: Vec<_> = drafting.map(|&index| &running[index].phi).collect();
-                auto.choose(&phis, indices.len() - phis.len())
+            let drafts = allowed && sequence.request.speculative && sequence.tokens_left() > 1;
+            Seat {
+                wish: match (drafts, sequence.request.shape) {
+                    (false, _) => Wish::Plain,
+                    (true, Some(shape)) => Wish::Own(shape),
+                    (true, None) => Wish::Common,
+                },
+                rows_left: sequence.rows_left(),
             }
-            (Drafting::Auto, None) => Shape::Tree(ops::PHI_BUDGETS[1]),
         };
-        let mut shapes: Vec<Shape> = indices
-            .iter()
-            .map(|&index| match drafts(index) {
-                true => {
-                    let own = running[index].request.shape;
-                    shape::lower(own.unwrap_or(wanted), running[index].rows_left())
-                }
-                false => Shape::Plain,
-            })
-            .collect();
-        shape::fit(&mut shapes, STEP_ROWS_MAX);
-        shapes
+        let seats: Vec<Seat> = indices.iter().map(seat).collect();
+        let common = indices.iter().zip(&seats);
+        let common = common.filter(|(_, seat)| seat.wish == Wish::Common);
+        let phis: Vec<_> = common.map(|(&index, _)| &running[index].phi).collect();
+        let choice = match (self.drafting, &mut self.auto) {
+            (Drafting::Off, _) => Choice::uniform(Shape::Plain, phis.len()),
+            (Drafting::Fixed(shape), _) => Choice::uniform(shape, phis.len()),
+            (Drafting::Auto, Some(auto)) => auto.choose(&phis, indices.len() - phis.len()),
+            (Drafting::Auto, None) => Choice::uniform(Shape::Tree(ops::PHI_BUDGETS[1]), phis.len()),
+        };
+        parts(&seats, choice, self.limits)
     }
 }
 

@@ -48,7 +48,7 @@ impl RunnerRows {
     pub(crate) fn of(drafter: Option<&DrafterConfig>, config: &RunnerConfig) -> Self {
         let largest = *ops::ROW_BUCKETS.last().expect("there are buckets");
         let sequences = config.sequences_max;
-        let verify = bucket((sequences * config.tree_rows_max).min(largest));
+        let verify = bucket(config.step_rows_max.min(largest));
         let blocks = drafter.map_or(0, |sizes| sequences * sizes.block_size);
         let selected = LOGITS_SLICE_ROWS.max(sequences);
         RunnerRows {
@@ -212,7 +212,7 @@ fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) ->
         + forward(rows.verify)
         + forward(sequences)
         + batch(rows.blocks)
-        + 4 * 2 * sequences
+        + 4 * 4 * sequences
         + 4 * 3 * rows.blocks * config.topk
         + list(rows.selected)
         + result_bytes(rows.verify.max(sequences), sequences, target.vocab_size)
@@ -261,6 +261,10 @@ impl RunnerConfig {
         assert!(
             (1..=ops::TOPK_MAX).contains(&self.topk),
             "1 to 15 candidates per depth"
+        );
+        assert!(
+            self.step_rows_max >= self.sequences_max,
+            "a row for every sequence of a step"
         );
         assert!(self.sequences_max >= 1 && self.context_max >= 2 && self.prefill_rows_max >= 1);
         assert!(self.kv_pages >= 1 && self.vocab_used >= 1);
