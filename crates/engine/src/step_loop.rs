@@ -488,7 +488,7 @@ impl<R: StepRunner> StepLoop<R> {
             counters.count_step(part.shape, verified, &result);
             drop(counters);
             if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
-                let (shape, ms) = (part.shape, output.timing.total_ms);
+                let (shape, ms) = (verified, output.timing.total_ms);
                 let id = sequence.id;
                 self.update(id).trace = Some(StepTrace::new(shape, tree, &result.tokens, ms));
             }

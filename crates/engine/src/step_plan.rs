@@ -38,7 +38,7 @@ pub(crate) struct StepLimits {
 /// How a sequence takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Its shape in metrics and traces: the average one where rows are shared.
+    /// Its shape in metrics: the average one where rows are shared.
     pub(crate) shape: Shape,
     /// The shape that it is given.
     pub(crate) given: Shape,
