@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(32)
 }
 
 constexpr int PREDICTION_LEN = 7;
-constexpr int RESULT_HEAD = 5;
+constexpr int RESULT_HEAD = 6;
 constexpr int RESULT_WORDS = RESULT_HEAD + EMIT_MAX + PREDICTION_LEN;
 static_assert(RESULT_WORDS <= 32, "one lane per word");
 
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(32)
         finite = p.finite[start + p.walk.path[(size_t)sequence * EMIT_MAX + lane]] == 1;
     }
     finite = __all_sync(ALL_LANES, finite);
-    const uint32_t head[RESULT_HEAD] = {emitted, reason, path_rows, padded, finite};
+    const uint32_t head[RESULT_HEAD] = {emitted, reason, path_rows, rows, padded, finite};
     uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < RESULT_HEAD; ++i) word = lane == i ? head[i] : word;

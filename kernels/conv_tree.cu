@@ -172,7 +172,8 @@ extern "C" __global__ void __launch_bounds__(CONV_WARPS * 32)
     const uint32_t channel = task < gates ? warp_channel(p.sizes, task, lane * LANE_CHANNELS) : NONE;
     const bool is_channel = channel < channels(p.sizes);
     if (task < gates) fetch_weights(shared_address(memory[warp]), p, task, lane);
-    // Rows and sequences are listed in front of a step, so this needs no wait.
+    // Rows and sequences are listed in front of a step, or before anything behind `write_shared`
+    // starts, so this needs no wait.
     const uint32_t begin = blockIdx.y * p.block_rows;
     const uint32_t rows = min(min(p.rows, p.batch.live[0]), begin + p.block_rows);
     ConvRow row[AT_ONCE];

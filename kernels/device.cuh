@@ -7,9 +7,9 @@ using bf16 = __nv_bfloat16;
 
 // Programmatic dependent launch (sm_90 and later). A kernel may start while the one in front of it
 // still runs; pdl_wait returns once all earlier kernels have ended and what they wrote is visible.
-// Nothing is touched before it but constants, tables that the host filled and what earlier steps
-// left; block 0 of every kernel calls it: the chain of waits is what orders kernels that are not
-// neighbours.
+// Nothing is touched before it but constants, tables that the host filled (or `write_shared` waited
+// for) and what earlier steps left; block 0 of every kernel calls it: the chain of waits is what
+// orders kernels that are not neighbours.
 __device__ __forceinline__ void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,5 +1,6 @@
 // The draft tree of a sequence and the drafter's blocks. References: crates/ops/src/draft_tree.rs
 // and draft_blocks.rs.
+#include "block_scan.cuh"
 #include "device.cuh"
 #include "exp.cuh"
 #include "tables.cuh"
@@ -10,19 +11,6 @@ constexpr int PHI_TREES = 4;
 constexpr int PHI_CHAINS = 3;
 constexpr int PREDICTION_LEN = PHI_TREES + PHI_CHAINS;
 constexpr int BUILD_THREADS = 128;
-
-struct BuildTreeParams {
-    const uint32_t* ids;    // [blocks, block_size, k]; depth d of block b is row 1 + d
-    const float* logprobs;  // [blocks, block_size, k]
-    const uint32_t* block;  // [sequences]
-    const uint32_t* chain;  // [sequences]
-    Slots slots;
-    Batch batch;
-    uint32_t* padding;  // [rows]
-    float* prediction;  // [sequences, PREDICTION_LEN]
-    uint32_t block_size;
-    uint32_t k;
-};
 
 // Candidates in shared memory: [DEPTH_MAX + 1, PLACES] by depth - 1 and rank - 1.
 constexpr int PLACES = 16;
@@ -38,6 +26,31 @@ struct alignas(8) Node {
     uint32_t score;
 };
 
+// What a sequence that shares rows has found.
+struct Found {
+    uint32_t count;
+    uint32_t unused;
+    Node nodes[NODES_MAX];  // in order of choice; of the chain where that is drafted
+};
+static_assert(sizeof(Found) == 512, "as the launch has it (crates/ops/src/cuda/build_tree.rs)");
+
+struct BuildTreeParams {
+    const uint32_t* ids;       // [blocks, block_size, k]; depth d of block b is row 1 + d
+    const float* logprobs;     // [blocks, block_size, k]
+    const uint32_t* block;     // [sequences]
+    const uint32_t* chain;     // [sequences]
+    const uint32_t* rows;      // [sequences]
+    const uint32_t* rows_max;  // [sequences]
+    Slots slots;
+    Batch batch;
+    uint32_t* live_rows;  // live[0] of the batch
+    Found* found;         // [sequences], null: rows are not shared
+    uint32_t* padding;    // [rows]
+    float* prediction;    // [sequences, PREDICTION_LEN]
+    uint32_t block_size;
+    uint32_t k;
+};
+
 struct BuildShared {
     float logprobs[CANDIDATES + 1];  // -inf where there is no candidate
     uint32_t ids[CANDIDATES];
@@ -45,6 +58,7 @@ struct BuildShared {
     uint64_t ranks[NODES_MAX];  // see ranks_of
     float mass[NODES_MAX];      // probability of the path to the node
     float chain_mass[DEPTH_MAX];
+    uint32_t chain_score[DEPTH_MAX];
     uint8_t row[1 + NODES_MAX];  // by 0 = the root, else 1 + place in order of choice
     int depths;                  // depths that may hold nodes
     int count;                   // best nodes found
@@ -161,7 +175,10 @@ __device__ void follow_chain(BuildShared& s) {
         if (lane == depth) mine = score;
     }
     const int length = __ffs(~__ballot_sync(ALL_LANES, mine > -INFINITY)) - 1;
-    if (lane < length) s.chain_mass[lane] = portable_exp(mine);
+    if (lane < length) {
+        s.chain_mass[lane] = portable_exp(mine);
+        s.chain_score[lane] = __float_as_uint(mine);
+    }
     if (lane == 0) s.chain = length;
 }
 
@@ -212,8 +229,12 @@ __device__ void load_candidates(const BuildTreeParams& p, BuildShared& s, uint32
 }
 
 // One warp: sums of the masses in order of choice.
-__device__ void predict(const BuildShared& s, float* prediction) {
+__device__ void predict(BuildShared& s, float* prediction) {
     const int lane = threadIdx.x & 31;
+    for (int i = lane; i < s.count; i += 32) {
+        s.mass[i] = portable_exp(__uint_as_float(s.nodes[i].score));
+    }
+    __syncwarp();
     if (lane >= PREDICTION_LEN) return;
     const bool is_tree = lane < PHI_TREES;
     // Budgets 7, 15, 31, 63 and lengths 3, 7, 15.
@@ -226,6 +247,11 @@ __device__ void predict(const BuildShared& s, float* prediction) {
     prediction[lane] = sum;
 }
 
+// Node i of a chain is the likeliest candidate of its depth, below node i - 1.
+__device__ __forceinline__ uint32_t chain_place(int i) {
+    return (uint32_t)(i * PLACES | i << 8);
+}
+
 // Of the threads that write a segment.
 __device__ __forceinline__ void segment_barrier() {
     asm volatile("bar.sync 1, %0;" ::"n"(TREE_ROWS_MAX) : "memory");
@@ -236,8 +262,7 @@ __device__ void write_segment(const BuildTreeParams& p, BuildShared& s, const Dr
     const int i = threadIdx.x, rows = (int)draft.rows;
     const int count = min(draft.is_chain ? s.chain : s.count, rows - 1);
     const bool is_node = i < count;
-    // Node i of a chain is the likeliest candidate of its depth, below node i - 1.
-    Node node = {(uint32_t)(i * PLACES | i << 8), 0};
+    Node node = {chain_place(i), 0};
     if (is_node && !draft.is_chain) node = s.nodes[i];
     if (is_node) s.ranks[i] = ranks_of(s, draft.is_chain ? i * PLACES : node.place);
     if (i == 0) s.row[0] = 0;
@@ -266,8 +291,16 @@ __device__ void write_segment(const BuildTreeParams& p, BuildShared& s, const Dr
     p.padding[at] = row != 0 && !is_node;
 }
 
-// One block per sequence. Warp 0 searches while warp 1 follows the chain; then warps 0 and 1 write
-// the segment while warp 2 writes the prediction.
+// All threads: the best nodes and the chain. Warp 0 searches while warp 1 follows the chain.
+__device__ __forceinline__ void find_nodes(const BuildTreeParams& p, BuildShared& s,
+                                           uint32_t sequence, uint32_t slot) {
+    load_candidates(p, s, sequence, slot);
+    if (threadIdx.x / 32 == 0) search(s);
+    if (threadIdx.x / 32 == 1) follow_chain(s);
+    __syncthreads();
+}
+
+// One block per sequence. Warps 0 and 1 write the segment while warp 2 writes the prediction.
 extern "C" __global__ void __launch_bounds__(BUILD_THREADS)
     build_tree(const __grid_constant__ BuildTreeParams p) {
     __shared__ BuildShared s;
@@ -279,21 +312,165 @@ extern "C" __global__ void __launch_bounds__(BUILD_THREADS)
                    p.chain[sequence]};
     if (sequence >= p.batch.live[1]) return;
     draft.root = p.slots.root[slot];
-    load_candidates(p, s, sequence, slot);
+    find_nodes(p, s, sequence, slot);
     const int warp = threadIdx.x / 32;
-    if (warp == 0) search(s);
-    if (warp == 1) follow_chain(s);
-    __syncthreads();
     if (warp < 2) {
         write_segment(p, s, draft);
     } else if (warp == 2) {
-        const int lane = threadIdx.x & 31;
-        for (int i = lane; i < s.count; i += 32) {
-            s.mass[i] = portable_exp(__uint_as_float(s.nodes[i].score));
-        }
-        __syncwarp();
         predict(s, p.prediction + (size_t)sequence * PREDICTION_LEN);
     }
+}
+
+// Where rows are shared, three kernels: every sequence finds its nodes, one block deals the rows
+// and cuts the segments, and every sequence writes its own.
+//
+// One block per sequence.
+extern "C" __global__ void __launch_bounds__(BUILD_THREADS)
+    find_shared(const __grid_constant__ BuildTreeParams p) {
+    __shared__ BuildShared s;
+    const uint32_t sequence = blockIdx.x;
+    pdl_launch();
+    pdl_wait();
+    const uint32_t slot = p.batch.sequence_slot[sequence];
+    const bool is_chain = p.chain[sequence] != 0;
+    if (sequence >= p.batch.live[1]) return;
+    find_nodes(p, s, sequence, slot);
+    const int i = threadIdx.x, count = is_chain ? s.chain : s.count;
+    Found& found = p.found[sequence];
+    if (i < count) found.nodes[i] = is_chain ? Node{chain_place(i), s.chain_score[i]} : s.nodes[i];
+    if (i == 0) found.count = (uint32_t)count;
+    if (i / 32 == 2) predict(s, p.prediction + (size_t)sequence * PREDICTION_LEN);
+}
+
+constexpr int DEAL_THREADS = 512;
+constexpr int SCORE_BITS = 32;
+
+struct DealShared {
+    ScanShared scan;
+    uint32_t sums[SCORE_BITS + 1];
+    uint32_t start[DEAL_THREADS];
+};
+
+// Sum over the block; every turn has a place of its own, zero before.
+__device__ __forceinline__ uint32_t sum_of_turn(DealShared& s, int turn, uint32_t own) {
+    own = __reduce_add_sync(ALL_LANES, own);
+    if (threadIdx.x % 32 == 0) atomicAdd(&s.sums[turn], own);
+    __syncthreads();
+    return s.sums[turn];
+}
+
+// Sum of the values of lower threads; total gets the sum of all.
+__device__ __forceinline__ uint32_t sum_below(DealShared& s, uint32_t own, uint32_t& total) {
+    Tally all;
+    const Tally below = block_exclusive_sum({own, 0}, all, s.scan);
+    total = all.count;
+    return below.count;
+}
+
+// The first of nodes low .. high whose score has the bit; all have the same bits above it. Words
+// of scores never fall in order of choice.
+__device__ __forceinline__ uint32_t first_with(const Node* nodes, uint32_t low, uint32_t high,
+                                               int bit) {
+    if (low < high && (nodes[high - 1].score >> bit & 1) == 0) return high;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (nodes[middle].score >> bit & 1) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// All threads, one per sequence, that has `count` nodes: how many of them are among the best `left`
+// of all. The score of the last of those is found bit by bit: nodes before `low` are among them,
+// nodes from `high` on are not, and all in between have its upper bits.
+__device__ uint32_t nodes_dealt(DealShared& s, const Node* nodes, uint32_t count, uint32_t left) {
+    uint32_t low = 0, high = count;
+    for (int bit = SCORE_BITS - 1; bit >= 0; --bit) {
+        const uint32_t middle = first_with(nodes, low, high, bit);
+        const uint32_t better = sum_of_turn(s, bit, middle - low);
+        if (better >= left) {
+            high = middle;
+        } else {
+            low = middle;
+            left -= better;
+        }
+    }
+    uint32_t total;
+    const uint32_t before = sum_below(s, high - low, total);
+    return low + min(high - low, left - min(left, before));
+}
+
+// One block, one thread per sequence.
+extern "C" __global__ void __launch_bounds__(DEAL_THREADS)
+    deal_rows(const __grid_constant__ BuildTreeParams p) {
+    __shared__ DealShared s;
+    const uint32_t sequence = threadIdx.x;
+    pdl_launch();
+    for (uint32_t turn = threadIdx.x; turn <= SCORE_BITS; turn += blockDim.x) s.sums[turn] = 0;
+    __syncthreads();
+    pdl_wait();
+    const uint32_t sequences = p.batch.live[1];
+    const bool exists = sequence < sequences;
+    uint32_t rows = exists ? p.rows[sequence] : 0;
+    const uint32_t most = exists ? min(p.rows_max[sequence], (uint32_t)TREE_ROWS_MAX) : 0;
+    const bool shares = most > 0;
+    const uint32_t left = sum_of_turn(s, SCORE_BITS, shares ? rows - 1 : 0);
+    const Found& found = p.found[shares ? sequence : 0];
+    const uint32_t count = shares ? min(found.count, most - 1) : 0;
+    const uint32_t dealt = nodes_dealt(s, found.nodes, count, left);
+    if (shares) rows = 1 + dealt;
+    uint32_t total;
+    const uint32_t start = sum_below(s, rows, total);
+    s.start[sequence] = start;
+    if (exists) {
+        p.batch.sequence_start[sequence] = start;
+        p.batch.sequence_rows[sequence] = rows;
+    }
+    if (sequence == 0) *p.live_rows = total;
+    __syncthreads();
+    for (uint32_t row = threadIdx.x; row < p.batch.rows_max; row += blockDim.x) {
+        uint32_t low = 0, high = sequences;  // the sequence is one of low .. high
+        while (low + 1 < high) {
+            const uint32_t middle = (low + high) / 2;
+            if (s.start[middle] <= row) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        p.batch.row_sequence[row] = row < total ? low : NONE;
+    }
+}
+
+// One block per sequence.
+extern "C" __global__ void __launch_bounds__(BUILD_THREADS)
+    write_shared(const __grid_constant__ BuildTreeParams p) {
+    __shared__ BuildShared s;
+    const uint32_t sequence = blockIdx.x;
+    pdl_wait();
+    // Not before the rows are dealt: kernels behind this one take segments and live rows for tables
+    // that the host filled, and read them in front of their wait.
+    pdl_launch();
+    const uint32_t slot = p.batch.sequence_slot[sequence];
+    Draft draft = {p.batch.sequence_start[sequence], p.batch.sequence_rows[sequence], 0,
+                   p.chain[sequence]};
+    if (sequence >= p.batch.live[1]) return;
+    draft.root = p.slots.root[slot];
+    const Found& found = p.found[sequence];
+    const uint32_t count = found.count, block = p.block[sequence];
+    const size_t first = ((size_t)block * p.block_size + 1) * p.k;
+    for (uint32_t i = threadIdx.x; i < CANDIDATES; i += BUILD_THREADS) {
+        const uint32_t depth = i / PLACES, rank = i % PLACES;
+        const bool exists = count > 0 && depth + 1 < p.block_size && rank < p.k;
+        if (exists) s.ids[i] = p.ids[first + depth * p.k + rank];
+    }
+    if (threadIdx.x < count) s.nodes[threadIdx.x] = found.nodes[threadIdx.x];
+    if (threadIdx.x == 0) s.count = s.chain = (int)count;
+    __syncthreads();
+    if (threadIdx.x < TREE_ROWS_MAX) write_segment(p, s, draft);
 }
 
 struct DraftBlocksParams {

@@ -366,7 +366,8 @@ __device__ __forceinline__ void scan_items(const GdnScanParams& p) {
     extern __shared__ __align__(128) unsigned char memory[];
     Shared<LC>& shared = *reinterpret_cast<Shared<LC>*>(memory);
     pdl_launch();
-    // The tables that tell which sequence has which slot and rows are filled in front of a step.
+    // The tables that tell which sequence has which slot and rows are filled in front of a step, or
+    // before anything behind `write_shared` starts.
     // Blocks without work leave at once, without the wait: they would hold places that the next
     // kernel's blocks then take in an uneven way. Block 0 always waits, and a kernel has not ended
     // before all of its blocks have.

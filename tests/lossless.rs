@@ -46,11 +46,12 @@ fn differences(per_group: usize, max_tokens: usize) -> usize {
     println!("{} requests, {tokens} tokens", requests.len());
     let mut different = 0;
     for mode in MODES {
-        for at_once in [1, 8] {
-            if (mode, at_once) == (Mode::Plain, 1) {
+        for (at_once, share) in [(1, true), (8, true), (8, false)] {
+            let shares = if share { "rows shared" } else { "rows apart" };
+            if mode == Mode::Plain && (at_once, share) != (8, true) {
                 continue;
             }
-            let engine = pair.start(mode, at_once + Guests::MAX);
+            let engine = pair.start_sharing(mode, at_once + Guests::MAX, share);
             let mut guests = Guests::new(at_once as u64, strangers.clone());
             let company = (at_once > 1).then_some(&mut guests);
             let outputs = run(&engine, &requests, at_once, company);
@@ -62,7 +63,7 @@ fn differences(per_group: usize, max_tokens: usize) -> usize {
                 .count();
             let accepted: usize = outputs.iter().map(|o| o.finish.stats.accepted).sum();
             println!(
-                "{mode:8} {at_once} at once, {:4} joined and left: {accepted} drafts accepted, {wrong} requests differ",
+                "{mode:8} {at_once} at once, {shares}, {:4} joined and left: {accepted} drafts accepted, {wrong} requests differ",
                 guests.total
             );
             assert_eq!(accepted > 0, mode != Mode::Plain, "{mode} must speculate");

@@ -90,6 +90,11 @@ impl Pair {
 
     /// Starts an engine and waits until it is ready.
     pub fn start(&self, mode: Mode, running_max: usize) -> Engine {
+        self.start_sharing(mode, running_max, true)
+    }
+
+    /// The same, where sequences share the rows of a step or do not.
+    pub fn start_sharing(&self, mode: Mode, running_max: usize, share_rows: bool) -> Engine {
         let (algorithm, budget) = match mode {
             Mode::Plain => (Algorithm::None, Budget::Auto),
             Mode::Linear => (Algorithm::Dflash, Budget::Auto),
@@ -117,6 +122,7 @@ impl Pair {
             memory_fraction: 0.88,
             prefill_chunk: 512,
             draft_batch_max: 0,
+            share_rows,
             skip_warmup: false,
             simulate: None,
         };

@@ -336,7 +336,11 @@ impl<B: Backend> Bench<'_, B> {
         let _pages = self.begin(batch, context.min(REAL_CONTEXT))?;
         self.place(batch, context)?;
         let steps: Vec<SequenceStep> = (0..batch)
-            .map(|slot| SequenceStep { slot, shape })
+            .map(|slot| SequenceStep {
+                slot,
+                shape,
+                rows_max: None,
+            })
             .collect();
         self.runner.step(&steps)?;
         let sequences_max = self.runner.config().sequences_max;

@@ -129,6 +129,7 @@ mod tests {
         history.count_step(&StepSequence {
             slot: 0,
             tokens: vec![token; accepted + 1],
+            rows: 16,
             drafted,
             accepted,
             ended: None,

@@ -23,6 +23,7 @@ mod start;
 mod state_pool;
 mod stats;
 mod step_loop;
+mod step_plan;
 mod step_runner;
 mod step_trace;
 #[doc(hidden)]

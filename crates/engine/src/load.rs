@@ -85,6 +85,9 @@ pub struct EngineConfig {
     pub prefill_chunk: usize,
     /// Draft no more when more than this many sequences run; 0 = always draft.
     pub draft_batch_max: usize,
+    /// Where several sequences draft, their rows go to the likeliest drafts of all of them; budgets
+    /// then are averages.
+    pub share_rows: bool,
     /// Skip warm-up and the timing table (`auto` then means budget 15).
     pub skip_warmup: bool,
     /// What is kept of prompts for those that begin alike; `None` = nothing.

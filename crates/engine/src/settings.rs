@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) queue_max: usize,
     /// Draft no more when more than this many run; 0 = always draft.
     pub(crate) draft_batch_max: usize,
+    /// Whether sequences share rows where several draft.
+    pub(crate) share_rows: bool,
     /// No warm-up.
     pub(crate) skip_warmup: bool,
     /// `None` = nothing is kept.
@@ -45,6 +47,28 @@ struct Speculation {
     budget: Budget,
     topk: usize,
     chain_drafts: usize,
+    /// Drafts of the drafter's block.
+    depths: usize,
+}
+
+impl Speculation {
+    /// Rows of a sequence that has a step for itself.
+    fn rows(&self) -> usize {
+        match self.drafting {
+            Drafting::Off => 1,
+            Drafting::Fixed(shape) => shape.rows(),
+            Drafting::Auto => TREE_ROWS_MAX,
+        }
+    }
+
+    /// Rows that a sequence can get where others leave it theirs.
+    fn shared_rows(&self) -> usize {
+        match self.drafting {
+            Drafting::Off => 1,
+            Drafting::Fixed(Shape::Chain(_)) => 1 + self.depths,
+            Drafting::Fixed(_) | Drafting::Auto => TREE_ROWS_MAX,
+        }
+    }
 }
 
 /// Checks the options against each other and against the model.
@@ -89,7 +113,7 @@ pub(crate) fn resolve<B: Backend>(
         budget: speculation.budget,
         topk: speculation.topk,
         chain_drafts: speculation.chain_drafts,
-        tree_rows_max: runner.tree_rows_max,
+        tree_rows_max: speculation.rows(),
     };
     Ok((settings, info))
 }
@@ -113,18 +137,18 @@ fn settings<B: Backend>(
             CANDIDATES.into_iter().filter(fits).collect()
         }
     };
-    let tree_rows_max = match speculation.drafting {
-        Drafting::Off => 1,
-        Drafting::Fixed(shape) => shape.rows(),
-        Drafting::Auto => TREE_ROWS_MAX,
-    };
+    let share_rows = config.share_rows && config.running_max > 1;
     Ok(Settings {
         runner: RunnerConfig {
             sequences_max: config.running_max,
             context_max: target.context_max,
             kv_pages: 1,
             prefill_rows_max: config.prefill_chunk,
-            tree_rows_max,
+            tree_rows_max: match share_rows {
+                true => speculation.shared_rows(),
+                false => speculation.rows(),
+            },
+            step_rows_max: (config.running_max * speculation.rows()).min(STEP_ROWS_MAX),
             topk: speculation.topk,
             weight_dtype: dtype,
             kv_dtype: dtype,
@@ -137,6 +161,7 @@ fn settings<B: Backend>(
         shapes,
         queue_max: config.queue_max,
         draft_batch_max: config.draft_batch_max,
+        share_rows,
         skip_warmup: config.skip_warmup,
         prefix_cache: None,
     })
@@ -210,6 +235,7 @@ fn speculation(
             budget: config.budget,
             topk: config.topk_cap.unwrap_or(1),
             chain_drafts: 0,
+            depths: 0,
         });
     }
     let Some(drafter) = drafter else {
@@ -254,6 +280,7 @@ fn speculation(
         budget,
         topk: config.topk_cap.unwrap_or(topk),
         chain_drafts,
+        depths,
     })
 }
 

@@ -17,6 +17,33 @@ pub(crate) enum Drafting {
     Auto,
 }
 
+/// What drafts are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    Chain,
+    Tree,
+}
+
+impl Kind {
+    pub(crate) fn of(shape: Shape) -> Self {
+        match shape {
+            Shape::Plain => Kind::Plain,
+            Shape::Chain(_) => Kind::Chain,
+            Shape::Tree(_) => Kind::Tree,
+        }
+    }
+
+    /// The shape of this kind with so many drafts.
+    pub(crate) fn shape(self, drafts: usize) -> Shape {
+        match self {
+            Kind::Plain => Shape::Plain,
+            Kind::Chain => Shape::Chain(drafts),
+            Kind::Tree => Shape::Tree(drafts),
+        }
+    }
+}
+
 /// `plain`, `chain-15`, `tree-31`: the name in metrics and tables.
 pub fn name(shape: Shape) -> String {
     match shape {
@@ -34,6 +61,23 @@ pub(crate) fn predicted(shape: Shape, prediction: &Prediction) -> f64 {
         Shape::Chain(drafts) => chord(&PHI_LENGTHS, &prediction.chain, drafts),
         Shape::Tree(budget) => chord(&PHI_BUDGETS, &prediction.tree, budget),
     }
+}
+
+/// The same curve in pieces: nodes, and what each of them adds.
+pub(crate) fn pieces(kind: Kind, prediction: &Prediction) -> Vec<(usize, f64)> {
+    let (sizes, values): (&[usize], &[f32]) = match kind {
+        Kind::Plain => (&[], &[]),
+        Kind::Chain => (&PHI_LENGTHS, &prediction.chain),
+        Kind::Tree => (&PHI_BUDGETS, &prediction.tree),
+    };
+    let mut before = (0, 0.0);
+    let pieces = sizes.iter().zip(values).map(|(&at, &value)| {
+        let (nodes, value) = (at - before.0, f64::from(value));
+        let gain = (value - before.1) / nodes as f64;
+        before = (at, value);
+        (nodes, gain)
+    });
+    pieces.collect()
 }
 
 fn chord(sizes: &[usize], values: &[f32], size: usize) -> f64 {
@@ -151,5 +195,12 @@ mod tests {
         assert_eq!(predicted(Shape::Tree(63), &prediction), 4.5);
         assert_eq!(predicted(Shape::Tree(23), &prediction), 3.5);
         assert_eq!(predicted(Shape::Chain(1), &prediction), 0.5);
+        for (kind, size) in [(Kind::Plain, 5), (Kind::Chain, 15), (Kind::Tree, 63)] {
+            let pieces = pieces(kind, &prediction);
+            let sum: f64 = pieces.iter().map(|piece| piece.0 as f64 * piece.1).sum();
+            let whole = predicted(kind.shape(size), &prediction);
+            assert!((sum - whole).abs() < 1e-9, "{kind:?}");
+            assert!(pieces.is_sorted_by(|a, b| a.1 >= b.1), "{kind:?}");
+        }
     }
 }

@@ -146,8 +146,8 @@ impl Counters {
         self.rate.record(tokens, now_ms);
     }
 
-    /// A sequence took part in a verify pass.
-    pub(crate) fn count_step(&mut self, shape: Shape, step: &StepSequence) {
+    /// A sequence took part in a verify pass, in steps of `shape`, and `verified` is what it got.
+    pub(crate) fn count_step(&mut self, shape: Shape, verified: Shape, step: &StepSequence) {
         let stats = &mut self.stats;
         stats.drafts += 1;
         stats.draft_tokens += step.drafted as u64;
@@ -175,7 +175,7 @@ impl Counters {
         entry.accepted += step.accepted as u64;
         entry.acceptance_histogram[step.accepted] += 1;
         if let Some(prediction) = &step.prediction {
-            entry.predicted += crate::shape::predicted(shape, prediction);
+            entry.predicted += crate::shape::predicted(verified, prediction);
         }
     }
 
@@ -215,9 +215,11 @@ mod tests {
         ] {
             counters.count_step(
                 shape,
+                shape,
                 &StepSequence {
                     slot: 0,
                     tokens: Vec::new(),
+                    rows: shape.rows(),
                     drafted: shape.rows() - 1,
                     accepted,
                     ended: None,

@@ -23,6 +23,7 @@ use crate::settings::Settings;
 use crate::shape::Drafting;
 use crate::shared::{Failure, Shared};
 use crate::state_pool::StatePool;
+use crate::step_plan::StepLimits;
 use crate::step_runner::StepRunner;
 use crate::warm_up::{WarmUp, warm_up};
 use crate::{FailureCause, FinishReason, Phase, RequestUpdate, StepOutput};
@@ -103,6 +104,7 @@ fn prepare<R: StepRunner>(
             0 => usize::MAX,
             most => most,
         },
+        share: settings.share_rows,
     };
     let table = warm_up(&mut runner, plan, || shared.beat())?;
     for (name, ms) in table.lines() {
@@ -113,7 +115,10 @@ fn prepare<R: StepRunner>(
         .shapes
         .first()
         .is_some_and(|first| first.shape == Shape::Plain);
-    Ok((runner, (auto && timed).then(|| Auto::new(table))))
+    Ok((
+        runner,
+        (auto && timed).then(|| Auto::new(table, settings.share_rows)),
+    ))
 }
 
 /// Everything that the engine thread works with.
@@ -122,6 +127,7 @@ pub(crate) struct StepLoop<R> {
     scheduler: Scheduler,
     drafting: Drafting,
     draft_batch_max: usize,
+    limits: StepLimits,
     auto: Option<Auto>,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
@@ -143,10 +149,11 @@ impl<R: StepRunner> StepLoop<R> {
     ) -> Self {
         let sizes = &settings.runner;
         let cache = settings.prefix_cache.as_ref();
+        let shapes = settings.shapes.iter().copied();
         let limits = SchedulerLimits {
             context: sizes.context_max,
             chunk: sizes.prefill_rows_max,
-            tree_rows: sizes.tree_rows_max,
+            tree_rows: shapes.map(Shape::rows).max().unwrap_or(1),
             replay_rows: sizes.replay_rows_max(),
             replay_rows_all: sizes.verify_rows_max(),
             interval: cache.map_or(usize::MAX, |cache| cache.interval),
@@ -162,6 +169,11 @@ impl<R: StepRunner> StepLoop<R> {
             scheduler,
             drafting: settings.drafting,
             draft_batch_max: settings.draft_batch_max,
+            limits: StepLimits {
+                rows: sizes.step_rows_max,
+                sequence_rows: sizes.tree_rows_max,
+                share: settings.share_rows,
+            },
             auto,
             shared,
             commands,

@@ -63,6 +63,7 @@ pub fn start(spec: StubSpec) -> Result<(Engine, StubClock), EngineError> {
         kv_pages: pages,
         prefill_rows_max: 2048,
         tree_rows_max: 1,
+        step_rows_max: spec.running_max,
         topk: 1,
         weight_dtype: Dtype::F32,
         kv_dtype: Dtype::F32,
@@ -94,6 +95,7 @@ pub fn start(spec: StubSpec) -> Result<(Engine, StubClock), EngineError> {
         shapes: vec![Shape::Plain],
         queue_max: 0,
         draft_batch_max: 0,
+        share_rows: false,
         skip_warmup: true,
         prefix_cache: None,
     };
@@ -171,6 +173,7 @@ impl StepRunner for Stub {
             outputs.push(StepSequence {
                 slot: sequence.slot,
                 tokens: vec![token],
+                rows: 1,
                 drafted: 0,
                 accepted: 0,
                 ended,

@@ -2,6 +2,8 @@
 
 use model::Shape;
 
+use crate::shape::Kind;
+
 /// One shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ShapeTiming {
@@ -36,6 +38,37 @@ impl TimingTable {
         timing.one_ms + slope * sequences.saturating_sub(1) as f64
     }
 
+    /// Expected milliseconds of a step in which `sequences` sequences draft like that and have `rows`
+    /// rows together: on the line between the two shapes whose steps have rows next to that, and
+    /// with less or more rows than any, as long as with the nearest.
+    pub(crate) fn rows_ms(&self, kind: Kind, rows: usize, sequences: usize) -> f64 {
+        let mut below: Option<(usize, f64)> = None;
+        let mut above: Option<(usize, f64)> = None;
+        for (index, timing) in self.shapes.iter().enumerate() {
+            if Kind::of(timing.shape) != kind {
+                continue;
+            }
+            let at = (
+                timing.shape.rows() * sequences,
+                self.step_ms(index, sequences),
+            );
+            if at.0 <= rows && below.is_none_or(|other| at.0 > other.0) {
+                below = Some(at);
+            }
+            if at.0 >= rows && above.is_none_or(|other| at.0 < other.0) {
+                above = Some(at);
+            }
+        }
+        match (below, above) {
+            (Some(below), Some(above)) if below.0 < above.0 => {
+                let part = (rows - below.0) as f64 / (above.0 - below.0) as f64;
+                below.1 + part * (above.1 - below.1)
+            }
+            (Some(near), _) | (None, Some(near)) => near.1,
+            (None, None) => f64::INFINITY,
+        }
+    }
+
     /// Shape names with milliseconds; `tree-31 x4` is a step of four sequences.
     pub(crate) fn lines(&self) -> Vec<(String, f64)> {
         let one = self
@@ -53,6 +86,29 @@ impl TimingTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_between_two_shapes_take_a_time_between_theirs() {
+        let timing = |shape, one_ms, batch_ms| ShapeTiming {
+            shape,
+            one_ms,
+            batch_ms: Some(batch_ms),
+        };
+        let table = TimingTable {
+            batch: 4,
+            shapes: vec![
+                timing(Shape::Plain, 9.0, 9.0),
+                timing(Shape::Chain(3), 10.0, 10.0),
+                timing(Shape::Chain(7), 11.0, 14.0),
+            ],
+        };
+        let ms = |rows, sequences| table.rows_ms(Kind::Chain, rows, sequences);
+        assert_eq!([ms(4, 1), ms(6, 1), ms(8, 1)], [10.0, 10.5, 11.0]);
+        assert_eq!([ms(16, 4), ms(20, 4), ms(32, 4)], [10.0, 11.0, 14.0]);
+        assert_eq!([ms(5, 4), ms(50, 4)], [10.0, 14.0]);
+        assert_eq!(table.rows_ms(Kind::Plain, 3, 3), 9.0);
+        assert_eq!(table.rows_ms(Kind::Tree, 8, 1), f64::INFINITY);
+    }
 
     #[test]
     fn steps_grow_along_the_measured_line() {

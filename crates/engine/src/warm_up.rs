@@ -28,6 +28,8 @@ pub(crate) struct WarmUp<'a> {
     pub(crate) batch: bool,
     /// No step drafts for more sequences than this.
     pub(crate) drafting_max: usize,
+    /// Sequences share rows where several draft.
+    pub(crate) share: bool,
 }
 
 /// A dummy request in slot 0, 1, ...
@@ -58,18 +60,24 @@ impl Repeated {
         runner: &mut R,
         shape: Shape,
         count: usize,
+        share: bool,
         beat: &impl Fn(),
     ) -> Result<Option<Self>, ModelError> {
         let mut kv = KvPool::new(runner.config().kv_pages);
         let mut sequences = Vec::with_capacity(count);
         for slot in 0..count {
-            match begin(runner, &mut kv, slot)? {
+            match begin(runner, &mut kv, slot, shape.rows())? {
                 Some(scratch) => sequences.push(scratch),
                 None => return Ok(None),
             }
             beat();
         }
-        let steps = (0..count).map(|slot| SequenceStep { slot, shape });
+        let shares = share && count > 1 && shape != Shape::Plain;
+        let steps = (0..count).map(|slot| SequenceStep {
+            slot,
+            shape,
+            rows_max: shares.then(|| shape.rows()),
+        });
         Ok(Some(Repeated {
             steps: steps.collect(),
             sequences,
@@ -116,12 +124,12 @@ pub(crate) fn warm_up<R: StepRunner>(
     };
     let mut records = runner.config().graphs;
     for &shape in plan.shapes {
-        records = records && record(runner, shape, plan.drafting_max, &beat)?;
-        let Some(one_ms) = step_ms(runner, shape, 1, &beat)? else {
+        records = records && record(runner, shape, plan, &beat)?;
+        let Some(one_ms) = step_ms(runner, shape, 1, plan.share, &beat)? else {
             continue;
         };
         let batch_ms = match plan.batch && sequences > 1 {
-            true => step_ms(runner, shape, sequences, &beat)?,
+            true => step_ms(runner, shape, sequences, plan.share, &beat)?,
             false => None,
         };
         table.shapes.push(ShapeTiming {
@@ -138,21 +146,22 @@ pub(crate) fn warm_up<R: StepRunner>(
 fn record<R: StepRunner>(
     runner: &mut R,
     shape: Shape,
-    drafting_max: usize,
+    plan: WarmUp<'_>,
     beat: &impl Fn(),
 ) -> Result<bool, ModelError> {
     let sequences_max = runner.config().sequences_max;
     let most = match shape {
         Shape::Plain => sequences_max,
-        Shape::Chain(_) | Shape::Tree(_) => drafting_max.min(sequences_max),
+        Shape::Chain(_) | Shape::Tree(_) => plan.drafting_max.min(sequences_max),
     };
     let mut smaller = 0;
-    for (count, key) in StepKey::uniform(shape, sequences_max) {
+    for (count, key) in StepKey::uniform(shape, sequences_max, plan.share) {
         if smaller >= most {
             break;
         }
         smaller = count;
-        let Some(mut steps) = Repeated::begin(runner, shape, count.min(most), beat)? else {
+        let Some(mut steps) = Repeated::begin(runner, shape, count.min(most), plan.share, beat)?
+        else {
             break;
         };
         if steps.step(runner, beat)?.is_none() {
@@ -171,9 +180,10 @@ fn step_ms<R: StepRunner>(
     runner: &mut R,
     shape: Shape,
     count: usize,
+    share: bool,
     beat: &impl Fn(),
 ) -> Result<Option<f64>, ModelError> {
-    let Some(mut steps) = Repeated::begin(runner, shape, count, beat)? else {
+    let Some(mut steps) = Repeated::begin(runner, shape, count, share, beat)? else {
         return Ok(None);
     };
     let mut times = Vec::with_capacity(1 + TIMED_STEPS);
@@ -193,17 +203,19 @@ fn step_ms<R: StepRunner>(
     Ok(times.get(times.len() / 2).copied())
 }
 
-/// Starts and prefills a scratch sequence; `None` if there is no room for one.
+/// Starts and prefills a scratch sequence for steps of `rows` rows; `None` if there is no room for
+/// one.
 fn begin<R: StepRunner>(
     runner: &mut R,
     kv: &mut KvPool,
     slot: usize,
+    rows: usize,
 ) -> Result<Option<Scratch>, ModelError> {
     let config = runner.config();
     let (context, vocab) = (config.context_max, config.vocab_used);
     let prompt = PROMPT.min(context / 2);
     let tokens_max = (1 + EMIT_MAX * (1 + TIMED_STEPS)).min(context - prompt);
-    let longest = (prompt + tokens_max + config.tree_rows_max - 1).min(context);
+    let longest = (prompt + tokens_max + rows - 1).min(context);
     let Some(pages) = kv.reserve(longest) else {
         return Ok(None);
     };

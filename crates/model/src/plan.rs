@@ -218,7 +218,7 @@ fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) ->
         + forward(rows.verify)
         + forward(sequences)
         + batch(rows.blocks)
-        + 4 * 2 * sequences
+        + 4 * 4 * sequences
         + 4 * 3 * rows.blocks * config.topk
         + list(rows.selected)
         + result_bytes(rows.verify.max(sequences), sequences, target.vocab_size)
@@ -261,7 +261,7 @@ impl RunnerConfig {
     /// Rows of the largest step, and of the largest replay.
     pub fn verify_rows_max(&self) -> usize {
         let largest = *ops::ROW_BUCKETS.last().expect("there are buckets");
-        bucket((self.sequences_max * self.tree_rows_max).min(largest))
+        bucket(self.step_rows_max.min(largest))
     }
 
     /// Tokens of one sequence in a replay.
@@ -278,6 +278,10 @@ impl RunnerConfig {
         assert!(
             (1..=ops::TOPK_MAX).contains(&self.topk),
             "1 to 15 candidates per depth"
+        );
+        assert!(
+            self.step_rows_max >= self.sequences_max,
+            "a row for every sequence of a step"
         );
         assert!(self.sequences_max >= 1 && self.context_max >= 2 && self.prefill_rows_max >= 1);
         assert!(self.kv_pages >= 1 && self.vocab_used >= 1);

@@ -1,8 +1,10 @@
 //! The draft tree: best-first construction from per-depth candidates (DDTree), or a chain.
 
 mod best_first;
+mod deal;
 
 use self::best_first::{Candidates, Node};
+use self::deal::{Hand, deal};
 use crate::limits::{NONE, TREE_ROWS_MAX};
 use crate::{Backend, Batch, Cpu, OpsError, Slots};
 
@@ -32,6 +34,11 @@ pub struct DraftPlan<B: Backend> {
     pub block: B::Buf<u32>,
     /// `[sequences]` 1 = chain, 0 = tree.
     pub chain: B::Buf<u32>,
+    /// `[sequences]` rows that the sequence was given in a step that shares its rows.
+    pub rows: B::Buf<u32>,
+    /// `[sequences]` rows that it may get of those that are shared, at most
+    /// [`crate::TREE_ROWS_MAX`]; 0 = it keeps its own.
+    pub rows_max: B::Buf<u32>,
 }
 
 impl<B: Backend> DraftPlan<B> {
@@ -40,6 +47,8 @@ impl<B: Backend> DraftPlan<B> {
         Ok(DraftPlan {
             block: backend.alloc(sequences)?,
             chain: backend.alloc(sequences)?,
+            rows: backend.alloc(sequences)?,
+            rows_max: backend.alloc(sequences)?,
         })
     }
 }
@@ -60,6 +69,13 @@ impl<B: Backend> DraftPlan<B> {
 ///
 /// The prediction does not depend on the segment's rows: it always looks at the best 63 nodes and
 /// at the whole chain within that limit. It counts what exists where there is less.
+///
+/// Where rows are `shared`, segments are the op's to cut. Sequences whose plan has a `rows_max`
+/// keep their root; the other rows that they were given go to the best nodes of all of them, by
+/// score, equal scores to the sequence that comes first, until a sequence has `rows_max` rows or no
+/// more nodes. So a sequence gets what it would get alone with so many rows, and no padding. The
+/// others keep the rows that they were given. Segments follow each other as ever; rows that nobody
+/// can use are left behind the last one, and `live[0]` is the number of the others.
 pub struct BuildTree<'a, B: Backend> {
     /// Rows of a block of the draft batch: the anchor, from which nothing is drafted, and one row
     /// per depth. 1 without a drafter.
@@ -73,9 +89,12 @@ pub struct BuildTree<'a, B: Backend> {
     pub logprobs: &'a B::Buf<f32>,
     /// How each sequence drafts.
     pub plan: &'a DraftPlan<B>,
+    /// Whether sequences share their rows.
+    pub shared: bool,
     /// Roots, and limits of the sequences.
     pub slots: &'a Slots<B>,
-    /// Segments (slot, start and rows are given; token, parent and depth are written).
+    /// Segments: token, parent and depth are written; slot, start and rows are given. Where rows
+    /// are shared only slots and `live[1]` are, and all else is written.
     pub batch: &'a mut Batch<B>,
     /// `[rows]` 1 = padding.
     pub padding: &'a mut B::Buf<u32>,
@@ -83,52 +102,81 @@ pub struct BuildTree<'a, B: Backend> {
     pub prediction: &'a mut B::Buf<f32>,
 }
 
+/// What a sequence drafts from, and its nodes in order of choice.
+struct Draft<'a> {
+    candidates: Candidates<'a>,
+    nodes: Vec<Node>,
+}
+
 pub(crate) fn cpu(op: BuildTree<'_, Cpu>) {
-    let candidates_len = op.block_size.saturating_sub(1) * op.k;
-    for sequence in 0..op.batch.live[1] as usize {
+    let sequences = op.batch.live[1] as usize;
+    let mut drafts = Vec::with_capacity(sequences);
+    for sequence in 0..sequences {
         let slot = op.batch.sequence_slot[sequence] as usize;
-        let rows = op.batch.sequence_rows[sequence] as usize;
-        assert!(
-            (1..=TREE_ROWS_MAX).contains(&rows),
-            "a drafted segment has 1 to {TREE_ROWS_MAX} rows, this one {rows}"
-        );
-        let block = op.plan.block[sequence];
-        let candidates = if block == NONE {
-            Candidates::new(&[], &[], op.k, 0)
-        } else {
-            let offset = (block as usize * op.block_size + 1) * op.k;
-            Candidates::new(
-                &op.ids[offset..][..candidates_len],
-                &op.logprobs[offset..][..candidates_len],
-                op.k,
-                useful_depth(op.slots, slot) as usize,
-            )
-        };
+        let candidates = candidates(&op, sequence, slot);
         let best: Vec<Node> = candidates.best_first().take(TREE_ROWS_MAX - 1).collect();
         let chain = candidates.chain();
         let Prediction { tree, chain: line } = Prediction::of(&best, &chain);
         let prediction = &mut op.prediction[sequence * Prediction::LEN..][..Prediction::LEN];
         prediction[..tree.len()].copy_from_slice(&tree);
         prediction[tree.len()..].copy_from_slice(&line);
-
-        let mut nodes = if op.plan.chain[sequence] == 1 {
-            chain
-        } else {
-            best
+        let nodes = match op.plan.chain[sequence] {
+            1 => chain,
+            _ => best,
         };
-        nodes.truncate(rows - 1);
+        drafts.push(Draft { candidates, nodes });
+    }
+    if op.shared {
+        share_rows(op.plan, op.batch, &drafts);
+    }
+    for (sequence, draft) in drafts.iter().enumerate() {
+        let root = op.slots.root[op.batch.sequence_slot[sequence] as usize];
         let start = op.batch.sequence_start[sequence] as usize;
+        let rows = op.batch.sequence_rows[sequence] as usize;
+        assert!(
+            (1..=TREE_ROWS_MAX).contains(&rows),
+            "a drafted segment has 1 to {TREE_ROWS_MAX} rows, this one {rows}"
+        );
+        let nodes = &draft.nodes[..draft.nodes.len().min(rows - 1)];
         op.padding[start..start + rows].fill(0);
         op.padding[start + 1 + nodes.len()..start + rows].fill(1);
-        write_segment(
-            op.batch,
-            start,
-            rows,
-            op.slots.root[slot],
-            &candidates,
-            &nodes,
-        );
+        write_segment(op.batch, start, rows, root, &draft.candidates, nodes);
     }
+}
+
+/// What a sequence may draft.
+fn candidates<'a>(op: &BuildTree<'a, Cpu>, sequence: usize, slot: usize) -> Candidates<'a> {
+    let block = op.plan.block[sequence];
+    if block == NONE {
+        return Candidates::new(&[], &[], op.k, 0);
+    }
+    let len = op.block_size.saturating_sub(1) * op.k;
+    let offset = (block as usize * op.block_size + 1) * op.k;
+    let (ids, logprobs) = (op.ids, op.logprobs);
+    Candidates::new(
+        &ids[offset..][..len],
+        &logprobs[offset..][..len],
+        op.k,
+        useful_depth(op.slots, slot) as usize,
+    )
+}
+
+/// Deals the rows and cuts the segments.
+fn share_rows(plan: &DraftPlan<Cpu>, batch: &mut Batch<Cpu>, drafts: &[Draft<'_>]) {
+    let hands = drafts.iter().enumerate().map(|(sequence, draft)| Hand {
+        rows: plan.rows[sequence] as usize,
+        rows_max: plan.rows_max[sequence] as usize,
+        nodes: &draft.nodes,
+    });
+    let mut start = 0;
+    for (sequence, rows) in deal(&hands.collect::<Vec<_>>()).into_iter().enumerate() {
+        batch.sequence_start[sequence] = start as u32;
+        batch.sequence_rows[sequence] = rows as u32;
+        batch.row_sequence[start..start + rows].fill(sequence as u32);
+        start += rows;
+    }
+    batch.row_sequence[start..].fill(NONE);
+    batch.live[0] = start as u32;
 }
 
 /// Depth of the deepest node that can still be emitted: the target's own token comes after it.

@@ -4,13 +4,13 @@ use crate::limits::EMIT_MAX;
 use crate::{Backend, Batch, Cpu, CutReason, PHI_BUDGETS, Prediction, Walk};
 
 /// Words before the tokens.
-const HEAD: usize = 5;
+const HEAD: usize = 6;
 /// Words per sequence of [`StepResult::out`].
 pub const RESULT_WORDS: usize = HEAD + EMIT_MAX + Prediction::LEN;
 
-/// Packs per sequence `[emitted, reason, path_rows, padded, finite, tokens[EMIT_MAX],
-/// prediction[Prediction::LEN] as f32 bits]` ([`SequenceResult`] is the reader). `padded` counts
-/// the segment's padding rows; `finite` is 1 if the logits behind every emitted token were finite,
+/// Packs per sequence `[emitted, reason, path_rows, rows, padded, finite, tokens[EMIT_MAX],
+/// prediction[Prediction::LEN] as f32 bits]` ([`SequenceResult`] is the reader). `rows` are those
+/// of the segment, `padded` counts the padding among them; `finite` is 1 if the logits behind every emitted token were finite,
 /// that is, of path rows `0 .. emitted`: rows off the path must not matter. Tokens from `emitted`
 /// on are 0.
 pub struct StepResult<'a, B: Backend> {
@@ -37,6 +37,8 @@ pub struct SequenceResult {
     pub reason: Option<CutReason>,
     /// Rows of the path that stay, row 0 included.
     pub path_rows: usize,
+    /// Rows of the segment.
+    pub rows: usize,
     /// Padding rows of the segment.
     pub padded: usize,
     /// The logits behind every emitted token were finite.
@@ -58,8 +60,9 @@ impl SequenceResult {
             tokens: head[HEAD..HEAD + emitted].to_vec(),
             reason: CutReason::from_code(words[1]),
             path_rows: words[2] as usize,
-            padded: words[3] as usize,
-            finite: words[4] == 1,
+            rows: words[3] as usize,
+            padded: words[4] as usize,
+            finite: words[5] == 1,
             prediction: Prediction {
                 tree: std::array::from_fn(value),
                 chain: std::array::from_fn(|index| value(PHI_BUDGETS.len() + index)),
@@ -81,6 +84,7 @@ pub(crate) fn cpu(op: StepResult<'_, Cpu>) {
             emitted as u32,
             op.walk.reason[sequence],
             op.walk.path_rows[sequence],
+            rows as u32,
             padded.count() as u32,
             u32::from(finite),
         ]);

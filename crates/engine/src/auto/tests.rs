@@ -47,7 +47,7 @@ fn run(
 ) -> Vec<Shape> {
     (0..steps)
         .map(|_| {
-            let shape = auto.choose(&[phi], 0);
+            let shape = auto.choose(&[phi], 0).shape;
             if shape != Shape::Plain {
                 auto.observe(phi, shape, accepted(shape), prediction);
             }
@@ -71,13 +71,13 @@ fn as_predicted(prediction: Prediction, seed: u64) -> impl FnMut(Shape) -> usize
 fn a_table_without_plain_is_refused() {
     let mut table = table(staircase, 0.0);
     table.shapes.remove(0);
-    Auto::new(table);
+    Auto::new(table, false);
 }
 
 #[test]
 fn without_a_drafting_sequence_a_step_is_plain() {
-    let mut auto = Auto::new(table(staircase, 0.0));
-    assert_eq!(auto.choose(&[], 3), Shape::Plain);
+    let mut auto = Auto::new(table(staircase, 0.0), false);
+    assert_eq!(auto.choose(&[], 3), Choice::uniform(Shape::Plain, 0));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_first_steps_run_the_longest_timed_chain() {
         table
             .shapes
             .retain(|timing| !matches!(timing.shape, Shape::Chain(drafts) if drafts > longest));
-        let mut auto = Auto::new(table);
+        let mut auto = Auto::new(table, false);
         let shapes = run(&mut auto, &mut PhiAverage::default(), 4, &POOR, |_| 0);
         assert_eq!(shapes, [Shape::Chain(longest); 4]);
     }
@@ -97,7 +97,7 @@ fn the_first_steps_run_the_longest_timed_chain() {
 fn a_plain_table_is_always_plain() {
     let mut table = table(staircase, 0.0);
     table.shapes.truncate(1);
-    let mut auto = Auto::new(table);
+    let mut auto = Auto::new(table, false);
     let shapes = run(&mut auto, &mut PhiAverage::default(), 200, &GOOD, |_| 0);
     assert_eq!(shapes, [Shape::Plain; 200]);
 }
@@ -110,7 +110,7 @@ fn the_best_rate_wins_across_a_step_of_the_staircase() {
         Shape::Tree(63) => 12.0,
         shape => staircase(shape),
     };
-    let mut auto = Auto::new(table(ms, 0.0));
+    let mut auto = Auto::new(table(ms, 0.0), false);
     let accepted = as_predicted(GOOD, 1);
     let shapes = run(&mut auto, &mut PhiAverage::default(), 60, &GOOD, accepted);
     assert_eq!(shapes[10..], [Shape::Tree(63); 50]);
@@ -125,7 +125,7 @@ fn a_change_must_promise_three_per_cent() {
             Shape::Tree(15) => 5.5 * 11.0 / (5.0 * gain),
             _ => 1e3,
         };
-        let mut auto = Auto::new(table(ms, 0.0));
+        let mut auto = Auto::new(table(ms, 0.0), false);
         let accepted = as_predicted(GOOD, 2);
         let shapes = run(&mut auto, &mut PhiAverage::default(), 30, &GOOD, accepted);
         assert_eq!(shapes[29], expected, "gain {gain}");
@@ -134,7 +134,7 @@ fn a_change_must_promise_three_per_cent() {
 
 #[test]
 fn poor_drafts_fall_back_to_plain_and_probes_find_the_way_back() {
-    let mut auto = Auto::new(table(staircase, 0.0));
+    let mut auto = Auto::new(table(staircase, 0.0), false);
     let mut phi = PhiAverage::default();
     let shapes = run(&mut auto, &mut phi, 400, &POOR, |_| 0);
     let plain_from = shapes.iter().position(|shape| *shape == Shape::Plain);
@@ -161,7 +161,7 @@ fn until_plain_has_proved_itself_the_best_draft_is_run() {
         tree: [0.2, 0.3, 0.4, 0.5],
         chain: [0.2, 0.2, 0.2],
     };
-    let mut auto = Auto::new(table(ms, 0.0));
+    let mut auto = Auto::new(table(ms, 0.0), false);
     let shapes = run(
         &mut auto,
         &mut PhiAverage::default(),
@@ -180,12 +180,12 @@ fn until_plain_has_proved_itself_the_best_draft_is_run() {
 
 #[test]
 fn a_new_request_is_drafted_for_although_plain_rules() {
-    let mut auto = Auto::new(table(staircase, 0.0));
+    let mut auto = Auto::new(table(staircase, 0.0), false);
     let mut old = PhiAverage::default();
     run(&mut auto, &mut old, 60, &POOR, |_| 0);
-    assert_eq!(auto.choose(&[&old], 0), Shape::Plain);
+    assert_eq!(auto.choose(&[&old], 0).shape, Shape::Plain);
     let mut new = PhiAverage::default();
-    let shape = auto.choose(&[&new], 0);
+    let shape = auto.choose(&[&new], 0).shape;
     assert_ne!(shape, Shape::Plain);
     auto.observe(&mut new, shape, 5, &GOOD);
     let shapes = run(&mut auto, &mut new, 8, &GOOD, as_predicted(GOOD, 4));
@@ -194,16 +194,19 @@ fn a_new_request_is_drafted_for_although_plain_rules() {
 
 #[test]
 fn one_new_request_among_many_does_not_make_all_of_them_draft() {
-    let mut auto = Auto::new(table(staircase, 0.0));
+    let mut auto = Auto::new(table(staircase, 0.0), false);
     let mut old = PhiAverage::default();
     run(&mut auto, &mut old, 60, &POOR, |_| 0);
     let new = PhiAverage::default();
-    assert_eq!(auto.choose(&[&old, &old, &old, &new], 0), Shape::Plain);
+    assert_eq!(
+        auto.choose(&[&old, &old, &old, &new], 0).shape,
+        Shape::Plain
+    );
 }
 
 #[test]
 fn the_mode_that_is_not_used_is_tried_every_64_steps() {
-    let mut auto = Auto::new(table(staircase, 0.0));
+    let mut auto = Auto::new(table(staircase, 0.0), false);
     let accepted = as_predicted(GOOD, 5);
     let shapes = run(&mut auto, &mut PhiAverage::default(), 300, &GOOD, accepted);
     let chains: Vec<usize> = (20..300)
@@ -218,7 +221,7 @@ fn the_mode_that_is_not_used_is_tried_every_64_steps() {
 #[test]
 fn what_is_accepted_corrects_what_is_predicted() {
     // The drafter promises GOOD; trees keep half of it, chains all.
-    let mut auto = Auto::new(table(staircase, 0.0));
+    let mut auto = Auto::new(table(staircase, 0.0), false);
     let mut full = as_predicted(GOOD, 6);
     let accepted = move |shape| match shape {
         Shape::Tree(_) => full(shape) / 2,
@@ -274,12 +277,12 @@ fn predictions_fade_with_the_steps_that_passed() {
 #[test]
 fn larger_batches_get_smaller_shapes() {
     let settled = |sequences: usize| {
-        let mut auto = Auto::new(table(staircase, 0.4));
+        let mut auto = Auto::new(table(staircase, 0.4), false);
         let mut phis = vec![PhiAverage::default(); sequences];
         let mut accepted = as_predicted(GOOD, 7);
         let mut shape = Shape::Plain;
         for _ in 0..60 {
-            shape = auto.choose(&phis.iter().collect::<Vec<_>>(), 0);
+            shape = auto.choose(&phis.iter().collect::<Vec<_>>(), 0).shape;
             for phi in &mut phis {
                 auto.observe(phi, shape, accepted(shape), &GOOD);
             }
@@ -293,36 +296,40 @@ fn larger_batches_get_smaller_shapes() {
 #[test]
 fn shapes_that_overfill_a_step_are_not_chosen() {
     // Rows are free, so that the largest shape would always win.
-    let mut auto = Auto::new(table(|_| 10.0, 0.0));
+    let mut auto = Auto::new(table(|_| 10.0, 0.0), false);
     let phis = vec![PhiAverage::default(); 20];
     let mut seen = PhiAverage::default();
     seen.observe(&GOOD, 1);
     auto.overall = seen;
     let all: Vec<&PhiAverage> = phis.iter().collect();
     for _ in 0..100 {
-        let shape = auto.choose(&all, 2);
-        assert!(shape.rows() * 20 + 2 <= STEP_ROWS_MAX, "{shape:?}");
+        let choice = auto.choose(&all, 2);
+        assert!(choice.rows + 2 <= STEP_ROWS_MAX, "{choice:?}");
+        assert_eq!(choice.rows, 20 * choice.shape.rows());
     }
-    assert_eq!(auto.table.shapes[auto.current].shape, Shape::Tree(15));
+    assert_eq!(auto.current.shape, Shape::Tree(15));
     // When the others have left, the largest is best again.
     for _ in 0..8 {
         auto.choose(&all[..1], 0);
     }
-    assert_eq!(auto.table.shapes[auto.current].shape, Shape::Tree(63));
+    assert_eq!(auto.current.shape, Shape::Tree(63));
 }
 
 #[test]
 fn sequences_that_do_not_draft_count_in_time_and_tokens() {
-    let auto = Auto::new(table(staircase, 0.5));
+    let auto = Auto::new(table(staircase, 0.5), false);
     let mut phi = PhiAverage::default();
     phi.observe(&GOOD, 1);
-    // Plain: 1 and 4 tokens in 10 and 11.5 ms. Tree-15 is shape 5: 5.5 and 8.5 tokens in 11 and
-    // 12.5 ms.
+    // Plain: 1 and 4 tokens in 10 and 11.5 ms. Tree-15: 5.5 and 8.5 tokens in 11 and 12.5 ms.
     let close = |rate: f64, expected: f64| assert!((rate - expected).abs() < 1e-9, "{rate}");
-    close(auto.rate(0, &[&phi], 0), 1.0 / 10.0);
-    close(auto.rate(0, &[&phi], 3), 4.0 / 11.5);
-    close(auto.rate(5, &[&phi], 0), 5.5 / 11.0);
-    close(auto.rate(5, &[&phi], 3), 8.5 / 12.5);
+    let rate = |shape, plain| {
+        let batch = auto.batch(&[&phi], plain);
+        auto.rate(Choice::uniform(shape, 1), &batch)
+    };
+    close(rate(Shape::Plain, 0), 1.0 / 10.0);
+    close(rate(Shape::Plain, 3), 4.0 / 11.5);
+    close(rate(Shape::Tree(15), 0), 5.5 / 11.0);
+    close(rate(Shape::Tree(15), 3), 8.5 / 12.5);
 }
 
 /// Against every fixed shape in hindsight, over drafters whose quality and honesty vary.
@@ -355,7 +362,7 @@ fn the_choice_stays_close_to_the_best_fixed_shape() {
             let mean = mean(shape);
             mean as usize + usize::from(draw.random_bool(mean.fract()))
         };
-        let mut auto = Auto::new(table(ms, row_ms));
+        let mut auto = Auto::new(table(ms, row_ms), false);
         let mut phi = PhiAverage::default();
         let shapes = run(&mut auto, &mut phi, 3000, &promised, accepted);
         let tokens: f64 = shapes.iter().map(|&shape| 1.0 + mean(shape)).sum();
@@ -364,3 +371,5 @@ fn the_choice_stays_close_to_the_best_fixed_shape() {
         assert!(share > 0.94, "world {world}: {share:.3} of the best");
     }
 }
+
+mod shared;

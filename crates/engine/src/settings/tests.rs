@@ -36,6 +36,7 @@ pub(super) fn config() -> EngineConfig {
         memory_fraction: 0.88,
         prefill_chunk: 256,
         draft_batch_max: 3,
+        share_rows: true,
         skip_warmup: false,
         prefix_cache: None,
         simulate: None,
@@ -84,6 +85,7 @@ fn defaults_come_from_the_model() {
             kv_pages: pages_total,
             prefill_rows_max: 256,
             tree_rows_max: 64,
+            step_rows_max: 256,
             topk: 15,
             weight_dtype: Dtype::F32,
             kv_dtype: Dtype::F32,
@@ -137,7 +139,28 @@ fn algorithms_choose_shapes_and_candidates() {
             Drafting::Fixed(shape) => shape.rows(),
             Drafting::Auto => 64,
         };
-        assert_eq!((settings.runner.tree_rows_max, info.topk), (rows, topk));
+        assert_eq!((info.tree_rows_max, info.topk), (rows, topk));
+        // What a sequence may get of the others' rows; the rows of a step are the same.
+        let shared = match drafting {
+            Drafting::Off => 1,
+            Drafting::Fixed(Shape::Chain(_)) => 8,
+            _ => 64,
+        };
+        let limits = |config: &EngineConfig| {
+            let runner = ok(config).0.runner;
+            (runner.tree_rows_max, runner.step_rows_max)
+        };
+        assert_eq!(limits(&config), (shared, 4 * rows));
+        let alone = EngineConfig {
+            running_max: 1,
+            ..config.clone()
+        };
+        assert_eq!(limits(&alone), (rows, rows), "nobody to share with");
+        let off = EngineConfig {
+            share_rows: false,
+            ..config.clone()
+        };
+        assert_eq!(limits(&off), (rows, 4 * rows));
         assert_eq!((info.algorithm, info.budget), (algorithm, budget));
         let capped = EngineConfig {
             topk_cap: Some(5),

@@ -4,8 +4,10 @@ use model::{ModelError, SequenceStep, Shape, StepSequence, StepTree};
 
 use super::StepLoop;
 use super::output::finish_reason;
+use crate::auto::Choice;
 use crate::constraint::Borrowed;
-use crate::shape::{self, Drafting, STEP_ROWS_MAX};
+use crate::shape::Drafting;
+use crate::step_plan::{Part, Seat, Wish, parts};
 use crate::step_runner::StepRunner;
 use crate::{FinishReason, StepTrace};
 
@@ -17,14 +19,17 @@ impl<R: StepRunner> StepLoop<R> {
         if indices.is_empty() {
             return Ok(());
         }
-        let shapes = self.shapes(indices);
-        let shapes = self.give_pages(indices, shapes)?;
+        self.give_pages(indices)?;
+        let parts = self.parts(indices);
+        let rows = parts.iter().map(|part| part.given.rows()).sum();
+        self.scheduler.count_step(rows);
         let steps: Vec<SequenceStep> = indices
             .iter()
-            .zip(&shapes)
-            .map(|(&index, &shape)| SequenceStep {
+            .zip(&parts)
+            .map(|(&index, part)| SequenceStep {
                 slot: self.scheduler.running[index].slot.index(),
-                shape,
+                shape: part.given,
+                rows_max: part.rows_max,
             })
             .collect();
         let mut constraints = Borrowed::take(&mut self.scheduler.running, indices);
@@ -40,18 +45,20 @@ impl<R: StepRunner> StepLoop<R> {
         let trees = self.step_trees(indices, &steps, &output.sequences)?;
         let results = output.sequences.into_iter().zip(trees);
         let mut ended = Vec::new();
-        for ((&index, step), (mut result, tree)) in indices.iter().zip(&steps).zip(results) {
+        for ((&index, part), (mut result, tree)) in indices.iter().zip(&parts).zip(results) {
+            let sequence = &mut self.scheduler.running[index];
             assert_eq!(
-                result.slot, step.slot,
+                result.slot,
+                sequence.slot.index(),
                 "outputs in the order of the sequences"
             );
             if let Some(fault) = result.not_finite {
                 ended.push((index, FinishReason::Error(fault)));
                 continue;
             }
-            let sequence = &mut self.scheduler.running[index];
             let end = sequence.history.constrain(&mut result.tokens);
             let end = end.or(result.ended.map(finish_reason));
+            let verified = part.verified(result.drafted);
             result.accepted = result.accepted.min(result.tokens.len());
             sequence.history.count_step(&result);
             // A cut step accepted less than it could: that says nothing about the drafter.
@@ -63,14 +70,16 @@ impl<R: StepRunner> StepLoop<R> {
             ) {
                 auto.observe(
                     &mut sequence.history.phi,
-                    step.shape,
+                    verified,
                     result.accepted,
                     prediction,
                 );
             }
-            self.shared.counters().count_step(step.shape, &result);
+            let mut counters = self.shared.counters();
+            counters.count_step(part.shape, verified, &result);
+            drop(counters);
             if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
-                let (shape, ms) = (step.shape, output.timing.total_ms);
+                let (shape, ms) = (verified, output.timing.total_ms);
                 let id = sequence.id;
                 self.update(id).trace = Some(StepTrace::new(shape, tree, &result.tokens, ms));
             }
@@ -93,52 +102,46 @@ impl<R: StepRunner> StepLoop<R> {
         self.runner.step_trees(steps, results, &asked)
     }
 
-    /// The shapes wanted for the next step. A sequence drafts if it may, and if more than the root's
-    /// successor can still be emitted.
-    fn shapes(&mut self, indices: &[usize]) -> Vec<Shape> {
+    /// Pages for as many rows as a sequence can get. Where none can be had it drafts less: nobody
+    /// goes back to the queue for a draft.
+    fn give_pages(&mut self, indices: &[usize]) -> Result<(), ModelError> {
+        for &index in indices {
+            self.scheduler.grow(index, self.limits.sequence_rows);
+            self.tell_pages(index)?;
+        }
+        Ok(())
+    }
+
+    /// The parts of the next step. A sequence drafts if it may, and if more than the root's
+    /// successor can still be emitted; never with more rows than its pages hold.
+    fn parts(&mut self, indices: &[usize]) -> Vec<Part> {
         let running = &self.scheduler.running;
         let limit = self.draft_batch_max;
         let allowed = self.drafting != Drafting::Off && (limit == 0 || running.len() <= limit);
-        let drafts = |index: usize| {
+        let seat = |&index: &usize| {
             let sequence = &running[index];
-            allowed && sequence.request.speculative && sequence.tokens_left() > 1
-        };
-        let wanted = match (self.drafting, &mut self.auto) {
-            (Drafting::Off, _) => Shape::Plain,
-            (Drafting::Fixed(shape), _) => shape,
-            (Drafting::Auto, Some(auto)) => {
-                let chosen = |index: usize| drafts(index) && running[index].request.shape.is_none();
-                let drafting = indices.iter().filter(|&&index| chosen(index));
-                let phis: Vec<_> = drafting.map(|&index| &running[index].history.phi).collect();
-                auto.choose(&phis, indices.len() - phis.len())
+            let drafts = allowed && sequence.request.speculative && sequence.tokens_left() > 1;
+            Seat {
+                wish: match (drafts, sequence.request.shape) {
+                    (false, _) => Wish::Plain,
+                    (true, Some(shape)) => Wish::Own(shape),
+                    (true, None) => Wish::Common,
+                },
+                rows_left: sequence.rows_left(),
             }
-            (Drafting::Auto, None) => Shape::Tree(ops::PHI_BUDGETS[1]),
         };
-        let mut shapes: Vec<Shape> = indices
-            .iter()
-            .map(|&index| match drafts(index) {
-                true => running[index].request.shape.unwrap_or(wanted),
-                false => Shape::Plain,
-            })
+        let seats: Vec<Seat> = indices.iter().map(seat).collect();
+        let common = indices.iter().zip(&seats);
+        let common = common.filter(|(_, seat)| seat.wish == Wish::Common);
+        let phis: Vec<_> = common
+            .map(|(&index, _)| &running[index].history.phi)
             .collect();
-        shape::fit(&mut shapes, STEP_ROWS_MAX);
-        shapes
-    }
-
-    /// Pages for the rows of these shapes. Where none can be had a shape is lowered to what the
-    /// sequence's pages hold: nobody goes back to the queue for a draft.
-    fn give_pages(
-        &mut self,
-        indices: &[usize],
-        mut shapes: Vec<Shape>,
-    ) -> Result<Vec<Shape>, ModelError> {
-        for (&index, shape) in indices.iter().zip(&mut shapes) {
-            self.scheduler.grow(index, shape.rows());
-            *shape = shape::lower(*shape, self.scheduler.running[index].rows_left());
-            self.tell_pages(index)?;
-        }
-        let rows = shapes.iter().map(|shape| shape.rows()).sum();
-        self.scheduler.count_step(rows);
-        Ok(shapes)
+        let choice = match (self.drafting, &mut self.auto) {
+            (Drafting::Off, _) => Choice::uniform(Shape::Plain, phis.len()),
+            (Drafting::Fixed(shape), _) => Choice::uniform(shape, phis.len()),
+            (Drafting::Auto, Some(auto)) => auto.choose(&phis, indices.len() - phis.len()),
+            (Drafting::Auto, None) => Choice::uniform(Shape::Tree(ops::PHI_BUDGETS[1]), phis.len()),
+        };
+        parts(&seats, choice, self.limits)
     }
 }

@@ -113,25 +113,31 @@ fn the_warm_up_times_every_shape_and_leaves_nothing_behind() {
 
 #[test]
 fn the_warm_up_records_every_step_that_can_be_uniform() {
-    let setup = Setup {
-        skip_warmup: false,
-        graphs: true,
-        running_max: 20,
-        pages: 20 * 3,
-        draft_batch_max: 5,
-        ..Setup::default()
-    };
-    let harness = Harness::start(&setup);
-    let recorded = harness.recorded.lock().unwrap().clone();
-    for (shape, most) in [(Shape::Plain, 20), (Shape::Tree(15), 5)] {
-        for count in 1..=most {
-            let key = StepKey::of(std::iter::repeat_n(shape, count), 20);
-            let times = recorded.iter().filter(|own| **own == key).count();
-            assert_eq!(times, 1, "{count} times {shape:?}");
+    for share_rows in [false, true] {
+        let setup = Setup {
+            skip_warmup: false,
+            graphs: true,
+            running_max: 20,
+            pages: 20 * 3,
+            draft_batch_max: 5,
+            share_rows,
+            ..Setup::default()
+        };
+        let harness = Harness::start(&setup);
+        let recorded = harness.recorded.lock().unwrap().clone();
+        for (shape, most) in [(Shape::Plain, 20), (Shape::Tree(15), 5)] {
+            for count in 1..=most {
+                let key = StepKey {
+                    shared: share_rows && count > 1 && shape != Shape::Plain,
+                    ..StepKey::of(std::iter::repeat_n(shape, count), 20)
+                };
+                let times = recorded.iter().filter(|own| **own == key).count();
+                assert_eq!(times, 1, "{count} times {shape:?}");
+            }
         }
+        assert_eq!(recorded.len(), 6 + 5, "1, 2, 4, 8, 16, 20; 1 to 5");
+        harness.close();
     }
-    assert_eq!(recorded.len(), 6 + 5, "1, 2, 4, 8, 16, 20; 1 to 5");
-    harness.close();
 }
 
 #[test]

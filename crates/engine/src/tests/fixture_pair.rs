@@ -51,6 +51,7 @@ fn config(algorithm: Algorithm, budget: Budget) -> EngineConfig {
         memory_fraction: 0.88,
         prefill_chunk: 64,
         draft_batch_max: 0,
+        share_rows: true,
         skip_warmup: budget != Budget::Auto,
         prefix_cache: None,
         simulate: None,

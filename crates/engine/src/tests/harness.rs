@@ -11,7 +11,7 @@ use ops::PAGE_TOKENS;
 use super::stub_runner::{Fault, Gate, StubRunner, next_token};
 use crate::auto::CANDIDATES;
 use crate::settings::Settings;
-use crate::shape::Drafting;
+use crate::shape::{Drafting, STEP_ROWS_MAX};
 use crate::{
     Algorithm, Budget, Engine, EngineHandle, Finish, FinishReason, ModelInfo, Phase, Request,
     RequestId, RequestUpdate, StepOutput, TokenUpdate,
@@ -30,6 +30,7 @@ pub(crate) struct Setup {
     pub(crate) drafting: Drafting,
     pub(crate) queue_max: usize,
     pub(crate) draft_batch_max: usize,
+    pub(crate) share_rows: bool,
     pub(crate) skip_warmup: bool,
     pub(crate) graphs: bool,
     pub(crate) fault: Fault,
@@ -45,6 +46,7 @@ impl Default for Setup {
             drafting: Drafting::Fixed(Shape::Tree(15)),
             queue_max: 0,
             draft_batch_max: 0,
+            share_rows: false,
             skip_warmup: true,
             graphs: false,
             fault: Fault::None,
@@ -74,7 +76,11 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         context_max: setup.context,
         kv_pages: setup.pages,
         prefill_rows_max: setup.chunk,
-        tree_rows_max,
+        tree_rows_max: match (setup.share_rows, tree_rows_max) {
+            (false, rows) | (true, rows @ 1) => rows,
+            (true, _) => 64,
+        },
+        step_rows_max: (tree_rows_max * setup.running_max).min(STEP_ROWS_MAX),
         topk: 15,
         weight_dtype: Dtype::F32,
         kv_dtype: Dtype::F32,
@@ -110,6 +116,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         },
         queue_max: setup.queue_max,
         draft_batch_max: setup.draft_batch_max,
+        share_rows: setup.share_rows,
         skip_warmup: setup.skip_warmup,
         prefix_cache: None,
     };

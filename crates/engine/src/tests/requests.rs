@@ -326,12 +326,13 @@ fn bad_requests_are_refused_with_what_to_change() {
     harness.close();
 }
 
-#[test]
-fn many_sequences_share_the_rows_of_a_step() {
+/// The given shapes of a step of 20 sequences with trees of 63 nodes.
+fn full_step(share_rows: bool) -> Vec<Shape> {
     let setup = Setup {
         running_max: 20,
         context: 256,
         pages: 80,
+        share_rows,
         ..setup(Drafting::Fixed(Shape::Tree(63)))
     };
     let mut harness = Harness::start(&setup);
@@ -344,16 +345,54 @@ fn many_sequences_share_the_rows_of_a_step() {
     let shapes = std::sync::Arc::clone(&harness.shapes);
     harness.close();
     // The stub refuses more than 512 rows; a full batch must still draft.
-    let full = shapes
-        .lock()
-        .unwrap()
-        .iter()
-        .filter(|step| step.len() == 20)
-        .count();
-    assert!(full > 0);
     let shapes = shapes.lock().unwrap();
-    let full = shapes.iter().find(|step| step.len() == 20).unwrap();
-    assert_eq!(full[..], [Shape::Tree(15); 20]);
+    let full = shapes.iter().find(|step| step.len() == 20);
+    full.expect("a step of all").clone()
+}
+
+#[test]
+fn many_sequences_fit_into_a_step() {
+    assert_eq!(full_step(false), [Shape::Tree(15); 20]);
+    // Where they share rows, all 512 are given.
+    let shared = full_step(true);
+    assert_eq!(shared[..12], [Shape::Tree(25); 12]);
+    assert_eq!(shared[12..], [Shape::Tree(24); 8]);
+}
+
+/// A sequence gets more rows than its own when others leave it theirs, and never alone.
+#[test]
+fn verified_nodes_follow_the_deal() {
+    for (share_rows, requests) in [(false, 4), (true, 1), (true, 4)] {
+        let setup = Setup {
+            share_rows,
+            ..setup(Drafting::Fixed(Shape::Tree(15)))
+        };
+        let mut harness = Harness::start(&setup);
+        harness.gate.close();
+        let ids: Vec<RequestId> = (0..requests)
+            .map(|seed| harness.submit(request(6, 60, seed)))
+            .collect();
+        harness.gate.await_calls(1);
+        harness.gate.open();
+        let mut most = 0;
+        for id in ids {
+            let finish = harness.await_end(id);
+            let drafted = finish
+                .records
+                .iter()
+                .map(|record| usize::from(record.drafted));
+            most = most.max(drafted.max().unwrap_or(0));
+        }
+        assert_eq!(most > 15, share_rows && requests > 1, "{most} nodes");
+        // All of it is counted as the shape that was asked for.
+        let stats = harness.handle().stats();
+        let names: Vec<&str> = stats.shapes.iter().map(|shape| &*shape.shape).collect();
+        assert!(
+            names.iter().all(|name| ["tree-15", "plain"].contains(name)),
+            "{names:?}"
+        );
+        harness.close();
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn random_setup(random: &mut Pcg64) -> Setup {
         drafting,
         queue_max: [0, 0, 5][random.random_range(0..3)],
         draft_batch_max: [0, 0, 2][random.random_range(0..3)],
+        share_rows: random.random_bool(0.6),
         skip_warmup: random.random_bool(0.5),
         ..Setup::default()
     }

@@ -13,6 +13,7 @@ fn stub() -> StubRunner {
         context_max: 512,
         kv_pages: 16,
         prefill_rows_max: 128,
+        step_rows_max: 64,
         tree_rows_max: 8,
         topk: 4,
         weight_dtype: Dtype::F32,
@@ -60,7 +61,11 @@ fn prefill(stub: &mut StubRunner, slot: usize, from: usize, to: usize, last: boo
 
 fn step(stub: &mut StubRunner, slot: usize) -> Vec<u32> {
     let shape = Shape::Chain(7);
-    let output = stub.step(&[SequenceStep { slot, shape }]);
+    let output = stub.step(&[SequenceStep {
+        slot,
+        shape,
+        rows_max: None,
+    }]);
     let tokens = output.expect("stepped").sequences.remove(0).tokens;
     tokens.iter().map(|token| token.id).collect()
 }

@@ -146,6 +146,34 @@ pub(crate) struct StubRunner {
     pub(crate) shapes: Arc<Mutex<Vec<Vec<Shape>>>>,
     /// Every key that was recorded.
     pub(crate) recorded: Arc<Mutex<Vec<StepKey>>>,
+    /// The last step.
+    last: Vec<SequenceStep>,
+}
+
+/// Rows of every sequence as a device deals them: some hash decides who gets the next one.
+fn deal(sequences: &[SequenceStep], call: usize) -> Vec<usize> {
+    let given = |step: &SequenceStep| step.shape.rows();
+    let mut rows: Vec<usize> = (sequences.iter())
+        .map(|step| step.rows_max.map_or(given(step), |_| 1))
+        .collect();
+    let pool: usize = sequences.iter().map(given).sum::<usize>() - rows.iter().sum::<usize>();
+    for row in 0..pool {
+        let takes = |&s: &usize| {
+            let most = match sequences[s].shape {
+                Shape::Chain(_) => 1 + DEPTH_MAX,
+                _ => usize::MAX,
+            };
+            sequences[s]
+                .rows_max
+                .is_some_and(|own| rows[s] < own.min(most))
+        };
+        let takers: Vec<usize> = (0..rows.len()).filter(takes).collect();
+        let hash = mix(call as u64, row as u64) as usize;
+        if let Some(&taker) = takers.get(hash % takers.len().max(1)) {
+            rows[taker] += 1;
+        }
+    }
+    rows
 }
 
 impl StubRunner {
@@ -159,6 +187,7 @@ impl StubRunner {
             calls: (0, 0, 0),
             shapes: Arc::default(),
             recorded: Arc::default(),
+            last: Vec::new(),
         }
     }
 
@@ -200,25 +229,27 @@ impl StubRunner {
 
     fn step_one(
         &mut self,
-        index: usize,
-        shape: Shape,
+        step: &SequenceStep,
+        rows: usize,
         mut constraint: Option<&mut dyn Constraint>,
     ) -> StepSequence {
+        let (index, shape) = (step.slot, step.shape);
         let mut slot = self.slots.remove(&index).expect("the slot was started");
         assert!(!slot.dead, "a step of an ended sequence");
-        assert!(!slot.output.is_empty() && shape.rows() <= self.config.tree_rows_max);
+        let most = step.rows_max.unwrap_or(rows);
+        assert!(!slot.output.is_empty() && most <= self.config.tree_rows_max);
+        assert!(shape != Shape::Plain || step.rows_max.is_none());
         assert_eq!(
             slot.rows.len(),
             slot.prompt.len() + slot.output.len() - 1,
             "a step before the prompt's end, or before the replay's"
         );
         self.memory.check(&slot.pages, &slot.rows);
-        self.memory
-            .draft(&slot.pages, slot.rows.len(), shape.rows());
-        let depth = (shape.rows() - 1).min(DEPTH_MAX);
+        self.memory.draft(&slot.pages, slot.rows.len(), most);
+        let depth = (rows - 1).min(DEPTH_MAX);
         let hash = mix(
             slot.output.len() as u64,
-            u64::from(slot.output[0]) + shape.rows() as u64,
+            u64::from(slot.output[0]) + rows as u64,
         );
         let would_accept = (hash % (depth as u64 + 1)) as usize;
         let mut tokens = Vec::new();
@@ -242,7 +273,8 @@ impl StubRunner {
         self.slots.insert(index, slot);
         StepSequence {
             slot: index,
-            drafted: shape.rows() - 1,
+            rows,
+            drafted: rows - 1,
             accepted: tokens.len().min(would_accept),
             tokens,
             ended,
@@ -451,17 +483,21 @@ impl StepRunner for StubRunner {
             _ => {}
         }
         let rows: usize = sequences.iter().map(|step| step.shape.rows()).sum();
-        assert!((1..=STEP_ROWS_MAX).contains(&rows));
+        assert!((1..=self.config.step_rows_max.min(STEP_ROWS_MAX)).contains(&rows));
+        let sharing = sequences.iter().filter(|step| step.rows_max.is_some());
+        assert_ne!(sharing.count(), 1, "nobody to share rows with");
         let slots: BTreeSet<usize> = sequences.iter().map(|step| step.slot).collect();
         assert_eq!(slots.len(), sequences.len(), "a slot twice");
         let shapes = sequences.iter().map(|step| step.shape).collect();
         self.shapes.lock().unwrap().push(shapes);
+        self.last = sequences.to_vec();
+        let dealt = deal(sequences, self.calls.2);
         let mut results = Vec::with_capacity(sequences.len());
-        for (step, constraint) in sequences.iter().zip(constraints) {
+        for ((step, rows), constraint) in sequences.iter().zip(dealt).zip(constraints) {
             let constraint = constraint
                 .as_mut()
                 .map(|own| &mut **own as &mut dyn Constraint);
-            results.push(self.step_one(step.slot, step.shape, constraint));
+            results.push(self.step_one(step, rows, constraint));
         }
         let mut sequences = results;
         if self.fault == Fault::StepNotFinite(self.calls.2) {
@@ -504,9 +540,8 @@ impl StepRunner for StubRunner {
 
     fn record(&mut self, key: StepKey) -> Result<bool, ModelError> {
         assert!(self.config.graphs, "graphs are off");
-        let shapes = self.shapes.lock().unwrap();
-        let last = shapes.last().expect("a step before it is recorded");
-        let run = StepKey::of(last.iter().copied(), self.config.sequences_max);
+        assert!(!self.last.is_empty(), "a step before it is recorded");
+        let run = StepKey::of_step(&self.last, self.config.sequences_max);
         assert_eq!(run, key, "a key is recorded behind a step that has it");
         self.recorded.lock().unwrap().push(key);
         Ok(true)

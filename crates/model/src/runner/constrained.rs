@@ -6,7 +6,7 @@ use ops::{Backend, OpsError};
 
 use super::graphs::{GraphKey, GraphPart};
 use super::step::{PartClock, milliseconds};
-use super::{Constraint, Runner, SequenceStep, Shape, StepOutput, StepTiming};
+use super::{Constraint, Runner, SequenceStep, StepKey, StepOutput, StepTiming};
 use crate::ModelError;
 
 impl<B: Backend> Runner<B> {
@@ -36,7 +36,8 @@ impl<B: Backend> Runner<B> {
         let mut clock = PartClock::start();
         let half = |part| GraphKey { part, step };
         let drafted = self.run_graph(half(GraphPart::Draft), &mut clock)?;
-        self.mask_step(sequences, constraints)?;
+        let segments = self.segments(step, sequences)?;
+        self.mask_step(&segments, constraints)?;
         clock.skip();
         let verified = self.run_graph(half(GraphPart::MaskedVerify), &mut clock)?;
         let sequences = self.read_step(sequences)?;
@@ -47,16 +48,24 @@ impl<B: Backend> Runner<B> {
         Ok(StepOutput { sequences, timing })
     }
 
+    /// Rows of every sequence; where they are shared, waits for the first half, which deals them.
+    fn segments(&self, key: StepKey, sequences: &[SequenceStep]) -> Result<Vec<usize>, OpsError> {
+        if !key.shared {
+            return Ok(sequences.iter().map(|step| step.shape.rows()).collect());
+        }
+        let mut rows = vec![0; sequences.len()];
+        let table = &self.verify.batch.sequence_rows;
+        self.backend.download(table, 0, &mut rows)?;
+        Ok(rows.into_iter().map(|rows| rows as usize).collect())
+    }
+
     /// Makes the masks of the rows that were staged and built.
     fn mask_step(
         &mut self,
-        sequences: &[SequenceStep],
+        segments: &[usize],
         constraints: &mut [Option<&mut dyn Constraint>],
     ) -> Result<(), OpsError> {
-        let shapes = sequences.iter().map(|sequence| sequence.shape);
-        let segments: Vec<usize> = shapes.map(Shape::rows).collect();
         let tree = (&self.verify.batch, &self.verify.tree);
-        self.masks
-            .fill(&*self.backend, tree, &segments, constraints)
+        self.masks.fill(&*self.backend, tree, segments, constraints)
     }
 }

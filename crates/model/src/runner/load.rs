@@ -9,7 +9,7 @@ use ops::{
 
 use super::constraint::Masks;
 use super::results::ResultBuffers;
-use super::staging::{Held, HeldBatch};
+use super::staging::{HeldBatch, HeldPlan};
 use super::{Drafts, Forward, Graphs, Progress, Runner, RunnerConfig, Selected, Snapshots};
 use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
@@ -259,8 +259,7 @@ impl<B: Backend> Drafts<B> {
             batch: Batch::new(backend, rows, sequences)?,
             held: HeldBatch::default(),
             plan: DraftPlan::new(backend, sequences)?,
-            held_block: Held::default(),
-            held_chain: Held::default(),
+            held_plan: HeldPlan::default(),
             candidate_ids: backend.alloc(rows * topk)?,
             candidate_logprobs: backend.alloc(rows * topk)?,
             law_logprobs: backend.alloc(rows * topk)?,

@@ -41,7 +41,7 @@ use results::ResultBuffers;
 pub use simulation::AcceptanceLaw;
 use snapshots::Snapshots;
 pub(crate) use snapshots::snapshot_bytes;
-use staging::{Held, HeldBatch};
+use staging::{HeldBatch, HeldPlan};
 pub use step_key::StepKey;
 pub(crate) use step_key::bucket;
 pub use step_tree::{DraftRank, StepNode, StepTree};
@@ -130,8 +130,7 @@ struct Drafts<B: Backend> {
     batch: Batch<B>,
     held: HeldBatch,
     plan: DraftPlan<B>,
-    held_block: Held<u32>,
-    held_chain: Held<u32>,
+    held_plan: HeldPlan,
     /// Candidates of all block rows, `[blocks, block_size, topk]`.
     candidate_ids: B::Buf<u32>,
     candidate_logprobs: B::Buf<f32>,

@@ -25,6 +25,11 @@ impl<T: Element + PartialEq> Held<T> {
         self.values.extend_from_slice(&values[common..]);
         Ok(())
     }
+
+    /// The device writes the table itself from now on.
+    fn forget(&mut self) {
+        self.values.clear();
+    }
 }
 
 /// What the tables of a [`Batch`] hold. Those that ops write are not tracked, and never staged.
@@ -47,6 +52,15 @@ impl HeldBatch {
         self.parent = Held::default();
         self.depth = Held::default();
     }
+}
+
+/// What the tables of a [`ops::DraftPlan`] hold.
+#[derive(Default)]
+pub(super) struct HeldPlan {
+    pub(super) block: Held<u32>,
+    pub(super) chain: Held<u32>,
+    pub(super) rows: Held<u32>,
+    pub(super) rows_max: Held<u32>,
 }
 
 /// Segments of one forward, collected on the host. Segments of one forward are all of one kind.
@@ -118,6 +132,25 @@ impl Staging {
             .write(backend, &self.start, &mut batch.sequence_start)?;
         held.rows
             .write(backend, &self.rows, &mut batch.sequence_rows)
+    }
+
+    /// [`Staging::upload`] for segments that the step itself cuts: their rows are shared, and what
+    /// says which rows they have is written on the device.
+    pub(super) fn upload_uncut<B: Backend>(
+        self,
+        backend: &B,
+        batch: &mut Batch<B>,
+        held: &mut HeldBatch,
+    ) -> Result<(), OpsError> {
+        // No step has so many rows: what the device has written there is never taken for the host's.
+        let live = [NONE, self.sequence_count() as u32];
+        held.live.write(backend, &live, &mut batch.live)?;
+        held.slot
+            .write(backend, &self.slot, &mut batch.sequence_slot)?;
+        for table in [&mut held.row_sequence, &mut held.start, &mut held.rows] {
+            table.forget();
+        }
+        Ok(())
     }
 }
 

@@ -51,7 +51,8 @@ pub(super) fn milliseconds(since: Instant) -> f64 {
 
 impl<B: Backend> Runner<B> {
     /// One step of every given sequence: draft, build, verify, sample, walk, commit. The shapes
-    /// together have at most 512 rows. Without a drafter every shape must be plain.
+    /// together have at most [`super::RunnerConfig::step_rows_max`] rows, whether sequences share
+    /// them or not. Without a drafter every shape must be plain.
     ///
     /// # Panics
     /// If the shapes exceed the rows the runner was made for.
@@ -76,9 +77,10 @@ impl<B: Backend> Runner<B> {
         let (mut block, mut chain) = (Vec::new(), Vec::new());
         for sequence in sequences {
             let rows = sequence.shape.rows();
+            let most = rows.max(sequence.rows_max.unwrap_or(1));
             assert!(
-                rows <= self.config.tree_rows_max,
-                "{rows} rows for one sequence"
+                most <= self.config.tree_rows_max,
+                "{most} rows for one sequence"
             );
             assert_eq!(
                 self.progress[sequence.slot].to_replay, 0,
@@ -94,15 +96,35 @@ impl<B: Backend> Runner<B> {
             }
             chain.push(u32::from(matches!(sequence.shape, Shape::Chain(_))));
         }
+        let rows = verify.row_count();
+        assert!(
+            rows <= self.config.step_rows_max,
+            "{rows} rows in a step of {} at most",
+            self.config.step_rows_max
+        );
+        let key = StepKey::of_step(sequences, self.config.sequences_max);
         let backend = &*self.backend;
         let (forward, drafts) = (&mut self.verify, &mut self.drafts);
-        verify.upload(backend, &mut forward.batch, &mut forward.held)?;
+        let (batch, held) = (&mut forward.batch, &mut forward.held);
+        match key.shared {
+            true => verify.upload_uncut(backend, batch, held)?,
+            false => verify.upload(backend, batch, held)?,
+        }
         blocks.upload(backend, &mut drafts.batch, &mut drafts.held)?;
-        let plan = &mut drafts.plan;
-        drafts.held_block.write(backend, &block, &mut plan.block)?;
-        drafts.held_chain.write(backend, &chain, &mut plan.chain)?;
-        let shapes = sequences.iter().map(|sequence| sequence.shape);
-        Ok(StepKey::of(shapes, self.config.sequences_max))
+        let (plan, held) = (&mut drafts.plan, &mut drafts.held_plan);
+        held.block.write(backend, &block, &mut plan.block)?;
+        held.chain.write(backend, &chain, &mut plan.chain)?;
+        if key.shared {
+            let rows = sequences.iter().map(|step| step.shape.rows() as u32);
+            let most = sequences
+                .iter()
+                .map(|step| step.rows_max.unwrap_or(0) as u32);
+            held.rows
+                .write(backend, &rows.collect::<Vec<_>>(), &mut plan.rows)?;
+            held.rows_max
+                .write(backend, &most.collect::<Vec<_>>(), &mut plan.rows_max)?;
+        }
+        Ok(key)
     }
 
     /// Enqueues the ops that a graph of this key holds.
@@ -214,6 +236,7 @@ impl<B: Backend> Runner<B> {
                 Some(_) => &drafts.law_logprobs,
             },
             plan: &drafts.plan,
+            shared: key.shared,
             slots: &self.slots,
             batch: &mut forward.batch,
             padding: &mut self.results.padding,
@@ -291,7 +314,8 @@ impl<B: Backend> Runner<B> {
             progress.pending = read.result.path_rows - 1;
             StepSequence {
                 slot,
-                drafted: shape.rows() - 1 - read.result.padded,
+                rows: read.result.rows,
+                drafted: read.result.rows - 1 - read.result.padded,
                 accepted: read.result.path_rows - 1,
                 ended: read.result.reason,
                 not_finite: read.not_finite("of a step"),

@@ -2,7 +2,7 @@
 
 use ops::{EMIT_MAX, ROW_BUCKETS};
 
-use super::Shape;
+use super::{SequenceStep, Shape};
 
 /// Upper bounds of what a step works on; each is a row bucket, or the runner's own maximum where
 /// that is smaller. Ops get capacities from here only. How much of them is live stands on the
@@ -17,6 +17,8 @@ pub struct StepKey {
     pub context: usize,
     /// Sequences.
     pub sequences: usize,
+    /// Whether some sequences share their rows: other ops than where none does.
+    pub shared: bool,
 }
 
 impl StepKey {
@@ -25,19 +27,42 @@ impl StepKey {
     /// # Panics
     /// If the shapes have more rows than the largest bucket.
     pub fn of(shapes: impl Iterator<Item = Shape>, sequences_max: usize) -> Self {
+        Self::covering(shapes.map(|shape| (shape, false)), sequences_max)
+    }
+
+    /// Of a step of these sequences.
+    ///
+    /// # Panics
+    /// As [`StepKey::of`].
+    pub fn of_step(sequences: &[SequenceStep], sequences_max: usize) -> Self {
+        let shapes = sequences.iter().map(|s| (s.shape, s.rows_max.is_some()));
+        Self::covering(shapes, sequences_max)
+    }
+
+    /// Of a step of these shapes; `true` = it shares its rows.
+    fn covering(shapes: impl Iterator<Item = (Shape, bool)>, sequences_max: usize) -> Self {
         let mut exact = StepKey {
             rows: 0,
             blocks: 0,
             context: 0,
             sequences: 0,
+            shared: false,
         };
-        for shape in shapes {
+        let (mut sharing, mut pool) = (0, 0);
+        for (shape, shares) in shapes {
             exact.rows += shape.rows();
             exact.blocks += usize::from(shape != Shape::Plain);
-            exact.context += shape.rows().min(EMIT_MAX);
             exact.sequences += 1;
+            if shares {
+                (sharing, pool) = (sharing + 1, pool + shape.rows());
+            } else {
+                exact.context += shape.rows().min(EMIT_MAX);
+            }
         }
+        // Whoever gets the rows of others can emit as many tokens.
+        exact.context += pool.min(sharing * EMIT_MAX);
         StepKey {
+            shared: sharing > 0,
             rows: bucket(exact.rows),
             blocks: match exact.blocks {
                 0 => 0,
@@ -49,12 +74,15 @@ impl StepKey {
     }
 
     /// The keys of steps of 1, 2, ... `sequences_max` sequences of one shape, as far as a step
-    /// holds them: each key once, with the largest such step.
-    pub fn uniform(shape: Shape, sequences_max: usize) -> Vec<(usize, StepKey)> {
+    /// holds them: each key once, with the largest such step. `share`: where there are several,
+    /// they share their rows.
+    pub fn uniform(shape: Shape, sequences_max: usize, share: bool) -> Vec<(usize, StepKey)> {
         let largest = ROW_BUCKETS[ROW_BUCKETS.len() - 1];
         let mut keys: Vec<(usize, StepKey)> = Vec::new();
         for count in 1..=sequences_max.min(largest / shape.rows()) {
-            let key = StepKey::of(std::iter::repeat_n(shape, count), sequences_max);
+            let shares = share && count > 1 && shape != Shape::Plain;
+            let shapes = std::iter::repeat_n((shape, shares), count);
+            let key = StepKey::covering(shapes, sequences_max);
             match keys.last_mut() {
                 Some(last) if last.1 == key => last.0 = count,
                 _ => keys.push((count, key)),
@@ -71,6 +99,7 @@ impl StepKey {
             && self.context >= step.context
             && self.sequences >= step.sequences
             && (self.blocks == 0) == (step.blocks == 0)
+            && self.shared == step.shared
     }
 }
 
@@ -95,6 +124,7 @@ mod tests {
             blocks,
             context,
             sequences,
+            shared: false,
         }
     }
 
@@ -112,12 +142,12 @@ mod tests {
 
     #[test]
     fn uniform_keys_are_those_of_all_steps_of_a_shape() {
-        let keys = StepKey::uniform(Shape::Tree(63), 64);
+        let keys = StepKey::uniform(Shape::Tree(63), 64, false);
         let counts: Vec<usize> = keys.iter().map(|key| key.0).collect();
         assert_eq!(counts, [1, 2, 3, 4, 6, 8], "5 and 6, 7 and 8 share a key");
         for shape in [Shape::Plain, Shape::Chain(15), Shape::Tree(7)] {
             for max in [1, 3, 40, 512] {
-                let keys = StepKey::uniform(shape, max);
+                let keys = StepKey::uniform(shape, max, false);
                 for count in 1..=max.min(512 / shape.rows()) {
                     let step = StepKey::of(std::iter::repeat_n(shape, count), max);
                     let key = keys.iter().find(|key| key.0 >= count);
@@ -125,6 +155,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// One of two sharing sequences may get nearly all rows, and emit as many tokens as ever.
+    #[test]
+    fn shared_rows_may_be_anybodys() {
+        let step = |slot, shape, rows_max| SequenceStep {
+            slot,
+            shape,
+            rows_max,
+        };
+        let of = |steps: &[SequenceStep]| StepKey::of_step(steps, 8);
+        let shared = |key: StepKey| StepKey {
+            shared: true,
+            ..key
+        };
+        let two = [
+            step(0, Shape::Chain(3), Some(16)),
+            step(1, Shape::Tree(0), Some(16)),
+        ];
+        assert_eq!(of(&two), shared(key(8, 2, 8, 2)));
+        let own = step(2, Shape::Tree(31), None);
+        assert_eq!(
+            of(&[two[0], two[1], own]),
+            shared(key(48, 4, 24, 4)),
+            "5 + 16 rows of context"
+        );
+        let wide = [
+            step(0, Shape::Tree(63), Some(64)),
+            step(1, Shape::Tree(7), Some(64)),
+        ];
+        assert_eq!(of(&wide), shared(key(96, 2, 32, 2)));
+        assert!(!of(&two).covers(key(8, 2, 8, 2)) && !key(8, 2, 8, 2).covers(of(&two)));
+        for (count, key) in StepKey::uniform(Shape::Chain(7), 8, true) {
+            assert_eq!(key.shared, count > 1);
+        }
+        let plain = StepKey::uniform(Shape::Plain, 8, true);
+        assert!(plain.iter().all(|(_, key)| !key.shared));
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl<B: Backend> Runner<B> {
         if !asked.contains(&true) {
             return Ok(vec![None; asked.len()]);
         }
-        let tables = self.read_tables(sequences)?;
+        let tables = self.read_tables(sequences, results)?;
         let (mut row, mut block) = (0, 0);
         let mut trees = Vec::with_capacity(asked.len());
         for (index, (step, result)) in sequences.iter().zip(results).enumerate() {
@@ -66,14 +66,18 @@ impl<B: Backend> Runner<B> {
                     .walked(&tables.path[index * EMIT_MAX..], result.accepted)
             };
             trees.push(asked[index].then(tree));
-            row += step.shape.rows();
+            row += result.rows;
             block += usize::from(step.shape != Shape::Plain);
         }
         Ok(trees)
     }
 
-    fn read_tables(&self, sequences: &[SequenceStep]) -> Result<Tables, OpsError> {
-        let rows = sequences.iter().map(|step| step.shape.rows()).sum();
+    fn read_tables(
+        &self,
+        sequences: &[SequenceStep],
+        results: &[StepSequence],
+    ) -> Result<Tables, OpsError> {
+        let rows = results.iter().map(|result| result.rows).sum();
         let drafting = sequences.iter().filter(|step| step.shape != Shape::Plain);
         let (k, block) = (self.config.topk, self.block_size() * self.config.topk);
         let candidates = drafting.count() * block;

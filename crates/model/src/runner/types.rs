@@ -15,6 +15,8 @@ pub struct RunnerConfig {
     pub prefill_rows_max: usize,
     /// Rows of one sequence in a step: 1 + largest budget.
     pub tree_rows_max: usize,
+    /// Rows of all sequences of a step.
+    pub step_rows_max: usize,
     /// Candidates per drafted depth.
     pub topk: usize,
     /// Storage of weights.
@@ -166,6 +168,10 @@ pub struct SequenceStep {
     pub slot: usize,
     /// How it drafts.
     pub shape: Shape,
+    /// It shares the rows of its shape: those of all sequences that do, but their roots, go to the
+    /// best drafts among them, and this one gets so many at most. `None`: it keeps its own. A
+    /// sharing tree or chain may begin with no draft at all (`Shape::Tree(0)`).
+    pub rows_max: Option<usize>,
 }
 
 /// What a step did to one sequence, after the cut.
@@ -175,6 +181,8 @@ pub struct StepSequence {
     pub slot: usize,
     /// Emitted tokens, at least one.
     pub tokens: Vec<Emitted>,
+    /// Rows of its segment: those of its shape, unless it shared them.
+    pub rows: usize,
     /// Nodes that were verified, root and padding not counted.
     pub drafted: usize,
     /// Accepted drafts that were kept.

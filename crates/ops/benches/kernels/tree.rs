@@ -19,13 +19,16 @@ const CANDIDATES: usize = 15;
 const LAYERS: usize = 16;
 
 /// Sequences and rows of each.
-const TREES: [(usize, usize); 4] = [(1, 16), (1, 64), (16, 16), (16, 32)];
+const TREES: [(usize, usize); 5] = [(1, 16), (1, 64), (16, 16), (16, 32), (128, 4)];
 
 pub fn run(bench: &Bench) -> Result<(), OpsError> {
     bench.head();
     for (count, rows) in TREES {
         for chain in [0, 1] {
-            build(bench, count, rows, chain)?;
+            build(bench, count, rows, chain, false)?;
+            if count > 1 {
+                build(bench, count, rows, chain, true)?;
+            }
         }
         walk(bench, count, rows)?;
     }
@@ -41,10 +44,17 @@ fn logprobs(places: usize) -> Vec<f32> {
     row.collect::<Vec<_>>().repeat(places)
 }
 
-fn build(bench: &Bench, count: usize, rows: usize, chain_only: u32) -> Result<(), OpsError> {
+fn build(
+    bench: &Bench,
+    count: usize,
+    rows: usize,
+    chain_only: u32,
+    shared: bool,
+) -> Result<(), OpsError> {
     let cuda = &bench.cuda;
     let kind = if chain_only == 1 { "chain" } else { "tree" };
-    let what = format!("{count} x {rows} rows");
+    let share = if shared { ", shared" } else { "" };
+    let what = format!("{count} x {rows} rows{share}");
     let mut sequences = Sequences::new(cuda, count, &Setting::new(chain(rows), 512))?;
     let places = BLOCK * count;
     let logprobs = put(cuda, &logprobs(places))?;
@@ -53,6 +63,8 @@ fn build(bench: &Bench, count: usize, rows: usize, chain_only: u32) -> Result<()
     let plan = DraftPlan {
         block: put(cuda, &(0..count as u32).collect::<Vec<_>>())?,
         chain: put(cuda, &vec![chain_only; count])?,
+        rows: put(cuda, &vec![rows as u32; count])?,
+        rows_max: put(cuda, &vec![64; count])?,
     };
     let mut padding = cuda.alloc(count * rows)?;
     let mut prediction = cuda.alloc(count * Prediction::LEN)?;
@@ -65,13 +77,14 @@ fn build(bench: &Bench, count: usize, rows: usize, chain_only: u32) -> Result<()
             ids: &ids,
             logprobs: &logprobs,
             plan: &plan,
+            shared,
             slots: &sequences.slots,
             batch: &mut sequences.batch,
             padding: &mut padding,
             prediction: &mut prediction,
         })
     })?;
-    if chain_only == 1 {
+    if chain_only == 1 || shared {
         return Ok(());
     }
     let mut blocks = Sequences::new(cuda, count, &Setting::new(chain(BLOCK), 512))?;

@@ -58,6 +58,7 @@ impl Layout {
 
 /// What each op needs, in bytes.
 const NEEDS: &[fn(&Cuda, &ScratchNeeds) -> usize] = &[
+    super::build_tree::scratch_bytes,
     super::gdn_chunk::scratch_bytes,
     super::gdn_scan::scratch_bytes,
     super::linear_add_norm::scratch_bytes,

@@ -211,6 +211,7 @@ struct Step {
     /// `[blocks, depths, k]`.
     logprobs: Box<[f32]>,
     plan: DraftPlan<Cpu>,
+    shared: bool,
     /// `[sequences]` deepest node that can still be emitted.
     depth_max: Vec<u32>,
     batch: Batch<Cpu>,
@@ -239,6 +240,7 @@ impl Step {
             ids: (100..100 + logprobs.len() as u32).collect(),
             logprobs: logprobs.into(),
             plan,
+            shared: false,
             depth_max: vec![depths as u32; rows.len()],
             padding: vec![9; batch.rows_max].into(),
             batch,
@@ -262,6 +264,7 @@ impl Step {
                 ids: &self.with_anchors(&self.ids, 77),
                 logprobs: &self.with_anchors(&self.logprobs, 0.0),
                 plan: &self.plan,
+                shared: self.shared,
                 slots: &slots,
                 batch: &mut self.batch,
                 padding: &mut self.padding,
@@ -477,3 +480,5 @@ fn no_node_is_drafted_that_cannot_be_emitted() {
     assert_eq!(limits(&mut slots, 0, u32::MAX, u32::MAX, u32::MAX), 0);
     assert_eq!(limits(&mut slots, 0, u32::MAX, 0, u32::MAX), u32::MAX - 2);
 }
+
+mod shared;

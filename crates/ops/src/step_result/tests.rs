@@ -31,7 +31,7 @@ fn packed(finite: [u32; 8], padding: [u32; 8]) -> Vec<SequenceResult> {
         out: &mut out,
     };
     Cpu::default().step_result(op).unwrap();
-    assert_eq!(out[5 + 2], 0, "a token behind the last");
+    assert_eq!(out[6 + 2], 0, "a token behind the last");
     assert_eq!(out[2 * RESULT_WORDS..], [777; RESULT_WORDS], "not live");
     let words = out.chunks(RESULT_WORDS).take(2);
     words.map(SequenceResult::read).collect()
@@ -44,6 +44,7 @@ fn every_word_is_read_as_it_was_written() {
             tokens: vec![40, 41],
             reason: Some(CutReason::Stop),
             path_rows: 3,
+            rows: 4,
             padded: 1,
             finite: true,
             prediction: Prediction {
@@ -55,6 +56,7 @@ fn every_word_is_read_as_it_was_written() {
             tokens: vec![50],
             reason: None,
             path_rows: 1,
+            rows: 4,
             padded: 0,
             finite: true,
             prediction: Prediction {

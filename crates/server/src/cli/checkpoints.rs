@@ -131,6 +131,7 @@ impl Checkpoints {
             memory_fraction: context.mem_fraction_static,
             prefill_chunk: context.chunked_prefill_size,
             draft_batch_max: speculation.speculative_disable_batch_size,
+            share_rows: speculation.speculative_share_rows,
             skip_warmup: batch.skip_server_warmup,
             prefix_cache,
             simulate: None,

@@ -92,6 +92,18 @@ fn decode<B: Backend>(
     count: usize,
     shape: impl Fn(usize, usize) -> Shape,
 ) -> Decoded {
+    decode_steps(runner, (prompts, laws), params, count, |slot, round| {
+        own(slot, shape(slot, round))
+    })
+}
+
+fn decode_steps<B: Backend>(
+    runner: &mut Runner<B>,
+    (prompts, laws): (&[Vec<u32>], &[Option<Law>]),
+    params: &SamplingParams,
+    count: usize,
+    step: impl Fn(usize, usize) -> SequenceStep,
+) -> Decoded {
     let mut toys: Vec<Option<Toy>> = (laws.iter())
         .map(|law| law.as_ref().map(|law| Toy::new(law, &[])))
         .collect();
@@ -124,10 +136,7 @@ fn decode<B: Backend>(
         let running = |slot: &usize| decoded.outputs[*slot].len() < count;
         let sequences: Vec<SequenceStep> = (0..prompts.len())
             .filter(running)
-            .map(|slot| SequenceStep {
-                slot,
-                shape: shape(slot, round),
-            })
+            .map(|slot| step(slot, round))
             .collect();
         if sequences.is_empty() {
             break;
@@ -219,6 +228,11 @@ fn every_shape<B: Backend>(
         [Shape::Plain, Shape::Tree(31), Shape::Chain(3)][(slot + round) % 3]
     });
     assert_eq!(plain.outputs, mixed.outputs, "{law:?}, mixed");
+    for shape in [Shape::Chain(3), Shape::Tree(12)] {
+        let shared = |slot, _| sharing(slot, shape);
+        let shared = decode_steps(runner, input, params, count, shared);
+        assert_eq!(plain.outputs, shared.outputs, "{law:?}, {shape:?} shared");
+    }
     let alone = (&prompts[..1], &laws[..1]);
     let alone = decode(runner, alone, params, count, |_, _| Shape::Tree(15));
     assert_eq!(plain.outputs[0], alone.outputs[0], "{law:?}, alone");
@@ -252,7 +266,7 @@ fn every_law<B: Backend>(runner: &mut Runner<B>, prompts: &[Vec<u32>], count: us
 
 /// What a step of `shape` would verify in slot 0: the drafts of a chain.
 fn drafted<B: Backend>(runner: &mut Runner<B>, shape: Shape) -> Vec<u32> {
-    let step = [SequenceStep { slot: 0, shape }];
+    let step = [own(0, shape)];
     let key = runner.stage_step(&step).expect("tables fit");
     runner.draft(key).expect("the draft runs");
     runner.build(key).expect("the tree is built");
@@ -291,7 +305,7 @@ fn agreement_is_accepted<B: Backend>(runner: &mut Runner<B>, prompt: &[u32], cut
                 .take_while(|&n| forced[text.len() + n] == wanted[n])
                 .count();
             let mut toy = Toy::new(&Law::Forced(forced.clone()), &text);
-            let step = [SequenceStep { slot: 0, shape }];
+            let step = [own(0, shape)];
             let step = runner.step_constrained(&step, &mut [Some(&mut toy)]);
             let sequence = step.expect("the step runs").sequences.remove(0);
             let emitted: Vec<u32> = sequence.tokens.iter().map(|token| token.id).collect();
@@ -354,9 +368,7 @@ fn started() -> Runner<Cpu> {
 
 fn steps(shapes: [Shape; 3]) -> Vec<SequenceStep> {
     let slots = shapes.into_iter().enumerate();
-    slots
-        .map(|(slot, shape)| SequenceStep { slot, shape })
-        .collect()
+    slots.map(|(slot, shape)| own(slot, shape)).collect()
 }
 
 /// All that a step says of the free sequences, log-probabilities and predictions too, is what it

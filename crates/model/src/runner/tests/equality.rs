@@ -20,6 +20,18 @@ fn decode(
     count: usize,
     shape: impl Fn(usize, usize) -> Shape,
 ) -> Vec<Vec<u32>> {
+    decode_steps(runner, prompts, params, count, |slot, round| {
+        own(slot, shape(slot, round))
+    })
+}
+
+fn decode_steps(
+    runner: &mut Runner<Cpu>,
+    prompts: &[Vec<u32>],
+    params: &SamplingParams,
+    count: usize,
+    step: impl Fn(usize, usize) -> SequenceStep,
+) -> Vec<Vec<u32>> {
     let mut outputs = Vec::new();
     for (slot, prompt) in prompts.iter().enumerate() {
         start(runner, slot, prompt, params);
@@ -40,10 +52,7 @@ fn decode(
     for round in 0.. {
         let sequences: Vec<SequenceStep> = (0..prompts.len())
             .filter(|slot| outputs[*slot].len() < count)
-            .map(|slot| SequenceStep {
-                slot,
-                shape: shape(slot, round),
-            })
+            .map(|slot| step(slot, round))
             .collect();
         if sequences.is_empty() {
             break;
@@ -114,6 +123,21 @@ fn every_shape_emits_the_same_tokens() {
             Shape::Tree(15)
         });
         assert_eq!(plain[0], alone[0], "alone");
+        for shape in [Shape::Chain(3), Shape::Tree(1), Shape::Tree(15)] {
+            let shared = |slot, _| sharing(slot, shape);
+            let shared = decode_steps(&mut runner, &prompts, &params, 48, shared);
+            assert_eq!(plain, shared, "{shape:?}, shared");
+        }
+        let mixed = decode_steps(&mut runner, &prompts, &params, 48, |slot, round| {
+            match (slot + round) % 5 {
+                0 => own(slot, Shape::Plain),
+                1 => own(slot, Shape::Tree(7)),
+                2 => sharing(slot, Shape::Tree(20)),
+                3 => sharing(slot, Shape::Tree(0)),
+                _ => sharing(slot, Shape::Chain(5)),
+            }
+        });
+        assert_eq!(plain, mixed, "some share");
     }
 }
 
@@ -186,10 +210,7 @@ fn drafted_counts_nodes() {
     prefill_pieces(&mut runner, 0, &prompt, &[], true);
     runner.slots.sampling[0].tokens_max = runner.slots.emitted[0] + 2;
     let step = runner
-        .step(&[SequenceStep {
-            slot: 0,
-            shape: Shape::Tree(31),
-        }])
+        .step(&[own(0, Shape::Tree(31))])
         .expect("the step runs");
     // Two tokens may still come: one depth of candidates, `topk` of them.
     assert_eq!(step.sequences[0].drafted, config().topk);

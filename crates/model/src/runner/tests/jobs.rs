@@ -179,6 +179,7 @@ pub(super) fn step<B: Backend>(runner: &mut Runner<B>, running: &mut [(&mut Runn
     let steps: Vec<SequenceStep> = running
         .iter()
         .map(|(running, job)| SequenceStep {
+            rows_max: None,
             slot: running.slot,
             shape: job.shape,
         })

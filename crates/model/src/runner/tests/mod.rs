@@ -67,6 +67,7 @@ pub(super) fn config() -> RunnerConfig {
         kv_pages: 0,
         prefill_rows_max: 256,
         tree_rows_max: 64,
+        step_rows_max: 192,
         topk: 8,
         weight_dtype: Dtype::F32,
         kv_dtype: Dtype::F32,
@@ -77,6 +78,23 @@ pub(super) fn config() -> RunnerConfig {
     };
     config.kv_pages = config.pages_per_sequence() * config.sequences_max;
     config
+}
+
+/// A sequence that keeps the rows of its shape.
+pub(super) fn own(slot: usize, shape: Shape) -> SequenceStep {
+    SequenceStep {
+        slot,
+        shape,
+        rows_max: None,
+    }
+}
+
+/// A sequence that drafts and shares the rows of its shape.
+pub(super) fn sharing(slot: usize, shape: Shape) -> SequenceStep {
+    SequenceStep {
+        rows_max: (shape != Shape::Plain).then_some(64),
+        ..own(slot, shape)
+    }
 }
 
 /// The fixtures, with their drafter or without.
@@ -169,7 +187,7 @@ pub(super) fn prefill_pieces(
 /// Drafts one block in `slot`; the logits of all its rows.
 pub(super) fn draft(runner: &mut Runner<Cpu>, slot: usize) -> Vec<f32> {
     let shape = Shape::Tree(7);
-    let key = runner.stage_step(&[SequenceStep { slot, shape }]);
+    let key = runner.stage_step(&[own(slot, shape)]);
     runner
         .draft(key.expect("tables fit"))
         .expect("the draft runs");
@@ -199,10 +217,7 @@ pub(super) fn step_token<B: Backend>(runner: &mut Runner<B>, slot: usize, token:
         .upload(&[token], &mut runner.slots.root, slot)
         .expect("the slot is there");
     runner
-        .step(&[SequenceStep {
-            slot,
-            shape: Shape::Plain,
-        }])
+        .step(&[own(slot, Shape::Plain)])
         .expect("the step runs");
     row_logits(runner, 0)
 }

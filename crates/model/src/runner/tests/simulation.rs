@@ -21,6 +21,7 @@ fn started() -> Runner<Cpu> {
     std::fs::write(folder.path().join("config.json"), text).expect("it is written");
     let mut config = config();
     (config.sequences_max, config.topk, config.context_max) = (SEQUENCES, TOPK, 8192);
+    config.step_rows_max = SEQUENCES * config.tree_rows_max;
     config.kv_pages = config.pages_per_sequence() * SEQUENCES;
     let sources = ModelSources {
         target: fixture("qwen3_5"),
@@ -100,9 +101,7 @@ fn predictions_are_those_of_the_law() {
     let law = falling();
     runner.simulate(Some(law)).expect("the law is uploaded");
     let shape = Shape::Tree(15);
-    let steps: Vec<_> = (0..SEQUENCES)
-        .map(|slot| SequenceStep { slot, shape })
-        .collect();
+    let steps: Vec<_> = (0..SEQUENCES).map(|slot| own(slot, shape)).collect();
     for sequence in runner.step(&steps).expect("the step runs").sequences {
         let prediction = sequence.prediction.expect("it drafts");
         let trees = PHI_BUDGETS.map(|nodes| of_tree(&law, nodes));
@@ -138,9 +137,7 @@ fn chains_and_trees_are_accepted_as_often_as_the_law_says() {
     assert!((cases[0].2 - 0.8 * (1.0 - 0.8f64.powi(15)) / 0.2).abs() < 1e-6);
     for (shape, law, expected) in cases {
         runner.simulate(Some(law)).expect("the law is uploaded");
-        let steps: Vec<_> = (0..SEQUENCES)
-            .map(|slot| SequenceStep { slot, shape })
-            .collect();
+        let steps: Vec<_> = (0..SEQUENCES).map(|slot| own(slot, shape)).collect();
         let (mut sum, mut squares) = (0.0, 0.0);
         for _ in 0..STEPS {
             for slot in 0..SEQUENCES {
@@ -173,9 +170,7 @@ fn a_law_without_a_second_chance_leaves_a_chain() {
     };
     runner.simulate(Some(law)).expect("the law is uploaded");
     let shape = Shape::Tree(31);
-    let output = runner
-        .step(&[SequenceStep { slot: 0, shape }])
-        .expect("the step runs");
+    let output = runner.step(&[own(0, shape)]).expect("the step runs");
     let sequence = &output.sequences[0];
     assert_eq!((sequence.drafted, sequence.accepted), (15, 15));
 }
@@ -207,9 +202,7 @@ fn a_filled_context_is_stepped_from() {
     let shape = Shape::Tree(15);
     for _ in 0..3 {
         let before = runner.slots.length[2] as usize;
-        let step = runner
-            .step(&[SequenceStep { slot: 2, shape }])
-            .expect("the step runs");
+        let step = runner.step(&[own(2, shape)]).expect("the step runs");
         let sequence = &step.sequences[0];
         assert_eq!(sequence.not_finite, None);
         assert_eq!(

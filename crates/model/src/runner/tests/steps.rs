@@ -26,9 +26,13 @@ fn started(config: RunnerConfig, logprobs: bool) -> Runner<Cpu> {
 
 fn steps(shapes: &[Shape]) -> Vec<SequenceStep> {
     let slots = shapes.iter().enumerate();
-    slots
-        .map(|(slot, &shape)| SequenceStep { slot, shape })
-        .collect()
+    slots.map(|(slot, &shape)| own(slot, shape)).collect()
+}
+
+/// The same where those that draft share their rows.
+fn shared(shapes: &[Shape]) -> Vec<SequenceStep> {
+    let slots = shapes.iter().enumerate();
+    slots.map(|(slot, &shape)| sharing(slot, shape)).collect()
 }
 
 /// A step whose ops have the capacities of `key`, as a recorded step has.
@@ -63,6 +67,19 @@ fn a_larger_key_gives_the_same_result() {
             "round {round}"
         );
     }
+    let key = StepKey {
+        shared: true,
+        ..key
+    };
+    for round in 0..12 {
+        let steps = shared(&mixes[round % mixes.len()]);
+        let expected = exact.step(&steps).expect("the step runs").sequences;
+        assert_eq!(
+            step_with(&mut large, key, &steps),
+            expected,
+            "round {round}, shared"
+        );
+    }
     let plain = steps(&[Shape::Plain; 2]);
     let expected = exact.step(&plain).expect("the step runs").sequences;
     let key = StepKey::of([Shape::Plain; 3].into_iter(), 3);
@@ -75,8 +92,15 @@ fn a_step_like_the_last_uploads_nothing_and_reads_once() {
     for (logprobs, reads) in [(false, 1), (true, 4)] {
         let mut runner = started(config(), logprobs);
         let backend = Rc::clone(&runner.backend);
-        for shape in [Shape::Tree(15), Shape::Chain(5), Shape::Plain] {
-            let steps = steps(&[shape, Shape::Plain, shape]);
+        let steps = [
+            steps(&[Shape::Tree(15), Shape::Plain, Shape::Tree(15)]),
+            steps(&[Shape::Chain(5), Shape::Plain, Shape::Chain(5)]),
+            shared(&[Shape::Tree(9), Shape::Plain, Shape::Tree(3)]),
+            shared(&[Shape::Chain(4), Shape::Chain(4), Shape::Tree(0)]),
+            steps(&[Shape::Plain; 3]),
+            shared(&[Shape::Tree(7); 3]),
+        ];
+        for steps in steps {
             runner.step(&steps).expect("the step runs");
             for _ in 0..3 {
                 let before = backend.transfers();
@@ -84,23 +108,50 @@ fn a_step_like_the_last_uploads_nothing_and_reads_once() {
                 runner
                     .enqueue(key, &mut PartClock::start())
                     .expect("the ops run");
-                assert_eq!(backend.transfers(), before, "{shape:?}");
+                assert_eq!(backend.transfers(), before, "{steps:?}");
                 runner.read_step(&steps).expect("the result is read");
                 assert_eq!(
                     backend.transfers(),
                     (before.0, before.1 + reads),
-                    "{shape:?}"
+                    "{steps:?}"
                 );
             }
         }
     }
 }
 
+/// Shared rows go where the drafts are good, and the result says where.
+#[test]
+fn rows_are_dealt_by_the_drafts_and_reported() {
+    let mut runner = started(config(), false);
+    let mut uneven = 0;
+    for round in 0..20 {
+        let shape = [Shape::Tree(7), Shape::Chain(3)][round % 2];
+        let mut steps = shared(&[shape; 3]);
+        steps[1].rows_max = Some(5);
+        steps[2] = own(2, Shape::Tree(4));
+        let step = runner.step(&steps).expect("the step runs").sequences;
+        let rows: Vec<usize> = step.iter().map(|sequence| sequence.rows).collect();
+        assert!(
+            rows[0] + rows[1] <= 2 * shape.rows() && rows[1] <= 5,
+            "{rows:?}"
+        );
+        assert_eq!(rows[2], 5, "it keeps its own");
+        for sequence in &step {
+            assert!(sequence.accepted <= sequence.drafted);
+            assert!(sequence.drafted < sequence.rows);
+        }
+        assert_eq!(step[0].drafted + 1, rows[0], "no padding among shared rows");
+        uneven += usize::from(rows[0] != shape.rows());
+    }
+    assert!(uneven > 0, "every sequence got as many rows");
+}
+
 #[test]
 fn every_uniform_step_has_a_key_that_the_buffers_hold() {
     let mut runner = started(config(), false);
     for shape in [Shape::Plain, Shape::Chain(7), Shape::Tree(63)] {
-        let keys = StepKey::uniform(shape, runner.config.sequences_max);
+        let keys = StepKey::uniform(shape, runner.config.sequences_max, false);
         assert_eq!(keys.last().map(|key| key.0), Some(3));
         for (count, key) in keys {
             let steps = steps(&vec![shape; count]);

@@ -47,8 +47,9 @@ fn trees_are_those_that_were_walked() {
     let mut last: [Option<u32>; 3] = [None; 3];
     for round in 0..30 {
         let shapes = mixes[round % mixes.len()];
+        let step = if round % 4 < 2 { own } else { sharing };
         let steps: Vec<SequenceStep> = (shapes.iter().enumerate())
-            .map(|(slot, &shape)| SequenceStep { slot, shape })
+            .map(|(slot, &shape)| step(slot, shape))
             .collect();
         let results = runner.step(&steps).expect("the step runs").sequences;
         let none = runner.step_trees(&steps, &results, &[false; 3]);

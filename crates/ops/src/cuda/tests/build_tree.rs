@@ -5,7 +5,8 @@ use rand_pcg::Pcg64;
 use super::{get, gpu, poisoned, put, put_batch, put_slots};
 use crate::testing::{below, rng, slots, tree_batch};
 use crate::{
-    Backend, Batch, BuildTree, Cpu, Cuda, DraftBlocks, DraftPlan, NONE, Prediction, Slots,
+    Backend, Batch, BuildTree, Cpu, Cuda, DraftBlocks, DraftPlan, NONE, Prediction, ScratchNeeds,
+    Slots,
 };
 
 /// What a step drafts from.
@@ -16,6 +17,10 @@ struct Step {
     logprobs: Vec<f32>,
     block: Vec<u32>,
     chain: Vec<u32>,
+    shared: bool,
+    /// Rows given and rows to get at most, where rows are shared.
+    rows: Vec<u32>,
+    rows_max: Vec<u32>,
     slots: Slots<Cpu>,
     batch: Batch<Cpu>,
 }
@@ -23,6 +28,10 @@ struct Step {
 /// Tables as they stand afterwards.
 #[derive(Debug, PartialEq)]
 struct Built {
+    live: Vec<u32>,
+    row_sequence: Vec<u32>,
+    start: Vec<u32>,
+    rows: Vec<u32>,
     token: Vec<u32>,
     parent: Vec<i32>,
     depth: Vec<u32>,
@@ -110,9 +119,25 @@ impl Step {
             k,
             logprobs,
             block,
+            shared: false,
+            rows: vec![77; sequences + 1],
+            rows_max: vec![77; sequences + 1],
             slots,
             batch,
         }
+    }
+
+    /// The same step with its rows shared: few or many of them, with caps, and some sequences that
+    /// keep their own.
+    fn sharing(mut self, rng: &mut Pcg64) -> Self {
+        let scarce = below(rng, 3) == 0;
+        for sequence in 0..self.batch.live[1] as usize {
+            let given = self.batch.sequence_rows[sequence];
+            self.rows[sequence] = if scarce { given.min(2) } else { given };
+            self.rows_max[sequence] = [0, 64, 64, 1 + below(rng, 64) as u32][below(rng, 4)];
+        }
+        self.shared = true;
+        self
     }
 
     fn cpu(&self) -> Built {
@@ -123,12 +148,20 @@ impl Step {
         batch
             .sequence_slot
             .copy_from_slice(&self.batch.sequence_slot);
-        batch
-            .sequence_start
-            .copy_from_slice(&self.batch.sequence_start);
-        batch
-            .sequence_rows
-            .copy_from_slice(&self.batch.sequence_rows);
+        if self.shared {
+            batch.live[0] = 0xABAB_ABAB;
+            batch.row_sequence.fill(0xABAB_ABAB);
+            batch.sequence_start.fill(0xABAB_ABAB);
+            batch.sequence_rows.fill(0xABAB_ABAB);
+        } else {
+            batch.row_sequence.copy_from_slice(&self.batch.row_sequence);
+            batch
+                .sequence_start
+                .copy_from_slice(&self.batch.sequence_start);
+            batch
+                .sequence_rows
+                .copy_from_slice(&self.batch.sequence_rows);
+        }
         batch.token.fill(0xABAB_ABAB);
         batch.parent.fill(0xABAB_ABABu32 as i32);
         batch.depth.fill(0xABAB_ABAB);
@@ -143,7 +176,10 @@ impl Step {
             plan: &DraftPlan {
                 block: self.block.clone().into(),
                 chain: self.chain.clone().into(),
+                rows: self.rows.clone().into(),
+                rows_max: self.rows_max.clone().into(),
             },
+            shared: self.shared,
             slots: &self.slots,
             batch: &mut batch,
             padding: &mut padding,
@@ -151,6 +187,10 @@ impl Step {
         })
         .unwrap();
         Built {
+            live: batch.live.into(),
+            row_sequence: batch.row_sequence.into(),
+            start: batch.sequence_start.into(),
+            rows: batch.sequence_rows.into(),
             token: batch.token.into(),
             parent: batch.parent.into(),
             depth: batch.depth.into(),
@@ -160,7 +200,18 @@ impl Step {
     }
 
     fn cuda(&self, cuda: &Cuda) -> Built {
+        let needs = ScratchNeeds {
+            sequences: self.batch.sequences_max,
+            ..ScratchNeeds::default()
+        };
+        cuda.reserve(&needs).unwrap();
         let mut batch = put_batch(cuda, &self.batch);
+        if self.shared {
+            batch.live = put(cuda, &[0xABAB_ABAB, self.batch.live[1]]);
+            batch.row_sequence = poisoned(cuda, self.batch.rows_max);
+            batch.sequence_start = poisoned(cuda, self.batch.sequences_max);
+            batch.sequence_rows = poisoned(cuda, self.batch.sequences_max);
+        }
         batch.token = poisoned(cuda, self.batch.rows_max);
         batch.parent = poisoned(cuda, self.batch.rows_max);
         batch.depth = poisoned(cuda, self.batch.rows_max);
@@ -174,7 +225,10 @@ impl Step {
             plan: &DraftPlan {
                 block: put(cuda, &self.block),
                 chain: put(cuda, &self.chain),
+                rows: put(cuda, &self.rows),
+                rows_max: put(cuda, &self.rows_max),
             },
+            shared: self.shared,
             slots: &put_slots(cuda, &self.slots),
             batch: &mut batch,
             padding: &mut padding,
@@ -182,6 +236,10 @@ impl Step {
         })
         .unwrap();
         Built {
+            live: get(cuda, &batch.live),
+            row_sequence: get(cuda, &batch.row_sequence),
+            start: get(cuda, &batch.sequence_start),
+            rows: get(cuda, &batch.sequence_rows),
             token: get(cuda, &batch.token),
             parent: get(cuda, &batch.parent),
             depth: get(cuda, &batch.depth),
@@ -230,6 +288,45 @@ fn trees_and_predictions_are_those_of_the_reference() {
     }
     println!("{drafts} drafts, {nodes} rows below roots, {padded} of them padding");
     assert!(drafts > 2500 && padded > 1000 && padded < nodes / 2);
+}
+
+/// Rows dealt over 1 to 511 sequences: segments, trees, padding and what is left over.
+#[test]
+fn shared_rows_are_dealt_as_the_reference_deals_them() {
+    let Some(cuda) = gpu() else { return };
+    let mut rng = rng(3);
+    let (mut moved, mut spare, mut kept) = (0, 0, 0);
+    for count in (1..=40).chain([63, 64, 65, 127, 300, 511]) {
+        for _ in 0..if count <= 40 { 4 } else { 2 } {
+            let step = Step::random(&mut rng, count).sharing(&mut rng);
+            let (expected, found) = (step.cpu(), step.cuda(&cuda));
+            assert_eq!(found, expected, "{count} sequences");
+            let given: u32 = step.rows[..count].iter().sum();
+            spare += given - expected.live[0];
+            moved += (0..count)
+                .filter(|&s| expected.rows[s] != step.rows[s])
+                .count();
+            kept += step.rows_max[..count].iter().filter(|&&m| m == 0).count();
+        }
+    }
+    println!("{moved} sequences got other rows than given, {kept} kept theirs, {spare} rows left");
+    assert!(moved > 1000 && kept > 500 && spare > 1000);
+}
+
+/// As many sequences as the tables of a test hold, and exact ties everywhere.
+#[test]
+fn ties_of_many_sequences_go_to_the_first() {
+    let Some(cuda) = gpu() else { return };
+    let mut rng = rng(4);
+    let mut step = Step::random(&mut rng, 511);
+    step.logprobs.iter_mut().for_each(|lp| *lp = -0.5);
+    step = step.sharing(&mut rng);
+    for pool in [1, 2, 64] {
+        step.rows[..511].fill(pool);
+        step.rows_max[..511].fill(64);
+        let (expected, found) = (step.cpu(), step.cuda(&cuda));
+        assert_eq!(found, expected, "{pool} rows each");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use engine::{Algorithm, Budget};
 
 use crate::cli::exit::Failure;
@@ -51,6 +51,12 @@ pub struct SpeculationArgs {
     /// Stop drafting when more than N requests run; 0 = never stop
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub speculative_disable_batch_size: usize,
+
+    /// Where several requests draft, give the rows of a step to the likeliest drafts of all; budgets
+    /// and block sizes then are averages
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set,
+        num_args = 0..=1, default_missing_value = "true")]
+    pub speculative_share_rows: bool,
 
     /// Accepted for old unit files; siblings never share recurrent state here
     #[arg(long, hide = true)]

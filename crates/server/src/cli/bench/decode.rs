@@ -157,6 +157,7 @@ fn engine_config(args: &DecodeBenchArgs, modes: &[DecodeMode], prompts: &[Prompt
         memory_fraction: args.context.mem_fraction_static,
         prefill_chunk: args.context.chunked_prefill_size,
         draft_batch_max: 0,
+        share_rows: false,
         skip_warmup: false,
         prefix_cache: None,
         simulate: args.simulation.simulate_acceptance,

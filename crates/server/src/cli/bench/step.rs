@@ -94,6 +94,7 @@ fn engine_config(args: &StepBenchArgs, drafter: bool) -> EngineConfig {
         memory_fraction: 1.0,
         prefill_chunk: 2048,
         draft_batch_max: 0,
+        share_rows: false,
         skip_warmup: true,
         prefix_cache: None,
         simulate: args.simulation.simulate_acceptance,
