@@ -118,6 +118,7 @@ impl Pair {
             prefill_chunk: 512,
             draft_batch_max: 0,
             skip_warmup: false,
+            prefix_cache: None,
             simulate: None,
         };
         let engine = Engine::start(spec, config).expect("the configuration is valid");
@@ -189,6 +190,8 @@ pub fn request(
         trace: false,
         speculative: true,
         shape: None,
+        cache_salt: None,
+        turn_end: None,
         constraint: None,
     }
 }

@@ -222,7 +222,7 @@ impl PrefixCache {
         true
     }
 
-    /// Gives a reserved place back unused.
+    /// Gives a reserved place back unused. Its moves have to be made all the same.
     pub(crate) fn cancel(&mut self, reservation: Reservation) {
         let slot = &mut self.device.slots[reservation.device];
         assert!(slot.reserved, "place {} is reserved", reservation.device);
