@@ -8,9 +8,12 @@ use ops::{
 };
 
 use super::constraint::Masks;
+use super::decoded::RowScan;
 use super::results::ResultBuffers;
 use super::staging::{Held, HeldBatch};
-use super::{Drafts, Forward, Graphs, Progress, Runner, RunnerConfig, Selected, Snapshots};
+use super::{
+    Drafts, Forward, Graphs, Progress, Runner, RunnerConfig, Selected, Snapshots, Verified,
+};
 use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
@@ -130,6 +133,10 @@ impl<B: Backend> Runner<B> {
                 sizes.gdn_layers(),
                 [config.snapshots, config.host_snapshots],
             )?,
+            row_scan: (config.snapshots > 0)
+                .then(|| RowScan::new(&backend, sizes.gdn))
+                .transpose()?,
+            verified: Verified::default(),
             progress: vec![Progress::default(); sequences],
             logprobs_top: vec![None; sequences],
             graphs: Graphs::default(),

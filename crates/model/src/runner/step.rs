@@ -94,6 +94,8 @@ impl<B: Backend> Runner<B> {
             }
             chain.push(u32::from(matches!(sequence.shape, Shape::Chain(_))));
         }
+        let rows = |sequence: &SequenceStep| (sequence.slot, sequence.shape.rows());
+        self.verified.next(sequences.iter().map(rows));
         let backend = &*self.backend;
         let (forward, drafts) = (&mut self.verify, &mut self.drafts);
         verify.upload(backend, &mut forward.batch, &mut forward.held)?;
