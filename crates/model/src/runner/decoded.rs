@@ -8,7 +8,7 @@ use ops::{
 
 use super::snapshots::{DeviceLayer, conv_len};
 use super::{Runner, Verified};
-use crate::ModelError;
+use crate::{ModelConfig, ModelError, RunnerConfig};
 
 /// Scans of one row of one sequence, apart from all slots.
 pub(super) struct RowScan<B: Backend> {
@@ -43,7 +43,19 @@ struct Rows {
 }
 
 impl<B: Backend> RowScan<B> {
-    pub(super) fn new(backend: &B, shape: GdnShape) -> Result<Self, OpsError> {
+    /// One for a runner that takes snapshots.
+    pub(super) fn of(
+        backend: &B,
+        sizes: &ModelConfig,
+        config: &RunnerConfig,
+    ) -> Result<Option<Self>, OpsError> {
+        match config.snapshots {
+            0 => Ok(None),
+            _ => Self::new(backend, sizes.gdn).map(Some),
+        }
+    }
+
+    fn new(backend: &B, shape: GdnShape) -> Result<Self, OpsError> {
         let mut batch = Batch::new(backend, 1, 1)?;
         // Every other entry is 0.
         backend.upload(&[1, 1], &mut batch.live, 0)?;

@@ -127,15 +127,8 @@ impl<B: Backend> Runner<B> {
                     Drafter::new(&backend, sizes, weights, &config, rows.blocks)
                 })
                 .transpose()?,
-            snapshots: Snapshots::new(
-                &backend,
-                sizes.gdn,
-                sizes.gdn_layers(),
-                [config.snapshots, config.host_snapshots],
-            )?,
-            row_scan: (config.snapshots > 0)
-                .then(|| RowScan::new(&backend, sizes.gdn))
-                .transpose()?,
+            snapshots: Snapshots::new(&backend, sizes, &config)?,
+            row_scan: RowScan::of(&backend, sizes, &config)?,
             verified: Verified::default(),
             progress: vec![Progress::default(); sequences],
             logprobs_top: vec![None; sequences],

@@ -4,7 +4,7 @@ use ops::{Backend, GdnShape, GdnState, OpsError, PAGE_TOKENS};
 
 use super::Runner;
 use super::decoded::Begun;
-use crate::ModelError;
+use crate::{ModelConfig, ModelError, RunnerConfig};
 
 /// Places for snapshots, on the device and in host memory.
 pub(super) struct Snapshots<B: Backend> {
@@ -46,10 +46,11 @@ pub(super) fn conv_len(shape: GdnShape) -> usize {
 impl<B: Backend> Snapshots<B> {
     pub(super) fn new(
         backend: &B,
-        shape: GdnShape,
-        layers: usize,
-        [places, host_places]: [usize; 2],
+        sizes: &ModelConfig,
+        config: &RunnerConfig,
     ) -> Result<Self, OpsError> {
+        let (shape, layers) = (sizes.gdn, sizes.gdn_layers());
+        let (places, host_places) = (config.snapshots, config.host_snapshots);
         let device = |_| {
             Ok(DeviceLayer {
                 shape,
