@@ -9,9 +9,9 @@ use super::stub_runner::mix;
 /// Rows of all pages, and what was kept of sequences.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// Digest of the tokens up to a row, by page and place within it; nothing: a draft that was
-    /// not accepted, or never written.
-    rows: BTreeMap<(u32, usize), u64>,
+    /// Digests of the tokens up to each row of a page; `None`: a draft that was not accepted, or
+    /// never written.
+    pages: BTreeMap<u32, [Option<u64>; PAGE_TOKENS]>,
     pub(super) snapshots: Places,
     pub(super) host: Places,
     /// Slot, rows and forwards behind which a place waits for a state.
@@ -61,10 +61,11 @@ impl Places {
 }
 
 impl Memory {
-    fn row(pages: &[u32], position: usize) -> (u32, usize) {
+    fn row(&mut self, pages: &[u32], position: usize) -> &mut Option<u64> {
         let page = pages.get(position / PAGE_TOKENS);
         let page = *page.unwrap_or_else(|| panic!("row {position} without a page"));
-        (page, position % PAGE_TOKENS)
+        let rows = self.pages.entry(page).or_insert([None; PAGE_TOKENS]);
+        &mut rows[position % PAGE_TOKENS]
     }
 
     /// A place waits for a state that the next forward passes.
@@ -95,25 +96,32 @@ impl Memory {
     /// Writes rows of drafts.
     pub(super) fn draft(&mut self, pages: &[u32], from: usize, rows: usize) {
         for position in from..from + rows {
-            self.rows.remove(&Self::row(pages, position));
+            *self.row(pages, position) = None;
         }
     }
 
     /// Writes the rows of a sequence from `from` on.
     pub(super) fn write(&mut self, pages: &[u32], digests: &Digests, from: usize) {
         for (position, &digest) in digests.0.iter().enumerate().skip(from) {
-            self.rows.insert(Self::row(pages, position), digest);
+            *self.row(pages, position) = Some(digest);
         }
     }
 
     /// Fails unless the pages hold all rows of a sequence.
     pub(super) fn check(&self, pages: &[u32], digests: &Digests) {
-        for (position, digest) in digests.0.iter().enumerate() {
-            assert_eq!(
-                self.rows.get(&Self::row(pages, position)),
-                Some(digest),
-                "row {position} is another sequence's"
-            );
+        let mut position = 0;
+        for (index, expected) in digests.0.chunks(PAGE_TOKENS).enumerate() {
+            let page = pages.get(index);
+            let page = page.unwrap_or_else(|| panic!("row {position} without a page"));
+            let rows = self.pages.get(page).unwrap_or(&[None; PAGE_TOKENS]);
+            for (row, digest) in rows.iter().zip(expected) {
+                assert_eq!(
+                    row.as_ref(),
+                    Some(digest),
+                    "row {position} is another sequence's"
+                );
+                position += 1;
+            }
         }
     }
 }
