@@ -2,6 +2,7 @@
 
 mod admission;
 mod decode;
+mod decoded;
 mod ending;
 mod output;
 mod prefill;
@@ -132,6 +133,8 @@ pub(crate) struct StepLoop<R> {
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     outputs: Sender<StepOutput>,
+    /// Whether the prefix cache takes states that decoding passes.
+    decoded: bool,
     /// News that were not sent yet.
     updates: Vec<RequestUpdate>,
     /// Time in the constraints of the last call.
@@ -178,6 +181,7 @@ impl<R: StepRunner> StepLoop<R> {
             shared,
             commands,
             outputs,
+            decoded: cache.is_some_and(|cache| cache.decoded),
             updates: Vec::new(),
             mask_ms: None,
             draining: false,

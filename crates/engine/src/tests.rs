@@ -7,6 +7,7 @@ mod costless;
 mod failures;
 mod fixture_pair;
 mod harness;
+mod prefix_cache;
 mod queue;
 mod requests;
 mod schedules;
