@@ -26,7 +26,7 @@ pub struct EngineStats {
     pub slots_total: usize,
     /// The prefix cache.
     pub prefix_cache: CacheStats,
-    /// Tokens prefilled.
+    /// Prompt tokens that were prefilled, or spared by the prefix cache; each once.
     pub prompt_tokens: u64,
     /// Tokens emitted and kept. Counted when emitted; what [`crate::EngineHandle::finish`] drops
     /// is taken off again.
