@@ -124,8 +124,8 @@ fn prepare<R: StepRunner>(
 
 /// Everything that the engine thread works with.
 pub(crate) struct StepLoop<R> {
-    runner: R,
-    scheduler: Scheduler,
+    pub(crate) runner: R,
+    pub(crate) scheduler: Scheduler,
     drafting: Drafting,
     draft_batch_max: usize,
     limits: StepLimits,
@@ -190,6 +190,7 @@ impl<R: StepRunner> StepLoop<R> {
 
     fn serve(&mut self) -> Result<(), ModelError> {
         while !(self.draining && self.scheduler.is_empty()) {
+            self.await_command();
             self.take_commands();
             self.turn()?;
             self.shared.beat();
@@ -210,15 +211,19 @@ impl<R: StepRunner> StepLoop<R> {
         Ok(())
     }
 
-    /// Obeys what has arrived; waits up to a second for it when there is nothing to do.
-    fn take_commands(&mut self) {
+    /// With nothing to do, waits up to a second for a command and obeys it.
+    fn await_command(&mut self) {
         if self.scheduler.is_empty() && !self.draining {
             match self.commands.recv_timeout(IDLE_BEAT) {
                 Ok(command) => self.obey(command),
-                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.draining = true,
             }
         }
+    }
+
+    /// Obeys what has arrived.
+    pub(crate) fn take_commands(&mut self) {
         loop {
             match self.commands.try_recv() {
                 Ok(command) => self.obey(command),

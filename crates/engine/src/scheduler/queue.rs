@@ -44,6 +44,12 @@ impl Queue {
         self.waiting.insert(place, waiting);
     }
 
+    /// All, in order.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter()
+    }
+
     /// The one that starts next.
     pub(crate) fn head(&self) -> Option<&Waiting> {
         self.waiting.front()

@@ -17,6 +17,7 @@ impl<R: StepRunner> StepLoop<R> {
         self.make_room();
         let indices = &self.scheduler.decoding()[..];
         if indices.is_empty() {
+            self.publish();
             return Ok(());
         }
         self.give_pages(indices)?;

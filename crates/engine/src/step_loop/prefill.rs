@@ -57,6 +57,10 @@ impl<R: StepRunner> StepLoop<R> {
             let id = sequence.id;
             let done = sequence.stage() != Stage::Prefill;
             let scored = done && sequence.tokens_max == 0;
+            // What is broken is nobody's beginning.
+            if output.not_finite.is_none() {
+                self.keep_state(plan.index)?;
+            }
             let known = plan.range.end - new - plan.range.start;
             if output.prompt_logprobs.len() > known {
                 self.update(id).prompt_logprobs = output.prompt_logprobs.split_off(known);
@@ -92,6 +96,7 @@ impl<R: StepRunner> StepLoop<R> {
             self.scheduler.running[index].end_replay(tokens);
             self.shared.counters().stats.replayed_tokens += tokens as u64;
         }
+        self.publish();
         Ok(())
     }
 }

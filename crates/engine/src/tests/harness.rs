@@ -322,7 +322,8 @@ impl Harness {
     }
 }
 
-fn check_stats(finish: &Finish) {
+/// The counters of a request agree with each other.
+pub(crate) fn check_stats(finish: &Finish) {
     let stats = &finish.stats;
     let histogram = &stats.acceptance_histogram;
     assert_eq!(histogram.len(), 16);
