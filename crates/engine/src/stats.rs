@@ -16,6 +16,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Tokens of their prompts.
     pub waiting_tokens: usize,
+    /// Of those in the queue, the ones that had a slot and gave it up.
+    pub preempted: usize,
     /// Pages in use / in the pool.
     pub pages_used: usize,
     /// Pages in the pool.

@@ -1,6 +1,7 @@
 //! The engine as its users see it: over a stub model that checks every call it gets, and over the
 //! random pair of the fixtures.
 
+mod cached_pair;
 mod constrained_pair;
 mod constraints;
 mod costless;

@@ -52,7 +52,9 @@ impl<R: StepRunner> StepLoop<R> {
             let new = sequence.history.count_prefill(plan.range.end);
             self.shared.counters().prefill(new, now_ms);
             sequence.end_chunk(plan.range.len());
-            self.keep_state(plan.index)?;
+            if output.not_finite.is_none() {
+                self.keep_state(plan.index)?;
+            }
             let sequence = &self.scheduler.running[plan.index];
             let id = sequence.id;
             let done = sequence.stage() != Stage::Prefill;

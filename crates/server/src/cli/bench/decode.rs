@@ -4,10 +4,10 @@
 //! every mode meets the same device.
 
 use engine::{
-    Algorithm, Budget, Engine, EngineConfig, FinishReason, Request, RequestStats, SamplingParams,
-    Shape,
+    Algorithm, Budget, Engine, EngineConfig, Request, RequestStats, SamplingParams, Shape,
 };
 
+use super::answer;
 use super::decode_report::{Answers, Facts, Report, mode_name};
 use crate::cli::args::bench::{DecodeBenchArgs, DecodeMode};
 use crate::cli::checkpoints::Checkpoints;
@@ -195,9 +195,8 @@ impl Bench<'_> {
     }
 
     fn answer(&self, mode: DecodeMode, prompt: &Prompt) -> Result<Run, Failure> {
-        let handle = &self.engine.handle;
-        let chain_drafts = handle.info().chain_drafts;
-        let id = handle.submit(Request {
+        let chain_drafts = self.engine.handle.info().chain_drafts;
+        let request = Request {
             priority: 0,
             prompt: prompt.ids.clone(),
             sampling: SamplingParams::default(),
@@ -217,28 +216,11 @@ impl Bench<'_> {
             cache_salt: None,
             turn_end: None,
             constraint: None,
-        })?;
-        let mut tokens = Vec::new();
-        loop {
-            let Ok(output) = self.engine.outputs.recv() else {
-                return Err(loading::ended(handle));
-            };
-            for update in output.updates.into_iter().filter(|update| update.id == id) {
-                tokens.extend(update.tokens.iter().map(|token| token.id));
-                let Some(finish) = update.finish else {
-                    continue;
-                };
-                return match finish.reason {
-                    FinishReason::Stop | FinishReason::Length => Ok(Run {
-                        tokens,
-                        stats: finish.stats,
-                    }),
-                    FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason)),
-                    FinishReason::Aborted | FinishReason::Expired | FinishReason::Finished => {
-                        Err(loading::ended(handle))
-                    }
-                };
-            }
-        }
+        };
+        let (tokens, finish) = answer::whole(self.engine, request)?;
+        Ok(Run {
+            tokens,
+            stats: finish.stats,
+        })
     }
 }
