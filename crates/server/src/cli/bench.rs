@@ -2,7 +2,12 @@
 
 mod decode;
 mod decode_report;
+mod load;
+mod load_report;
+mod load_run;
+mod modes;
 mod plot;
+mod prompts;
 mod step;
 
 use std::fmt::Write;
@@ -20,6 +25,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Load(args) => load::run(args),
     }
 }
 
