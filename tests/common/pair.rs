@@ -124,6 +124,7 @@ impl Pair {
             draft_batch_max: 0,
             share_rows,
             skip_warmup: false,
+            prefix_cache: None,
             simulate: None,
         };
         let engine = Engine::start(spec, config).expect("the configuration is valid");
@@ -195,6 +196,8 @@ pub fn request(
         trace: false,
         speculative: true,
         shape: None,
+        cache_salt: None,
+        turn_end: None,
         constraint: None,
     }
 }

@@ -61,8 +61,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Where the snapshot lies.
-    pub(crate) fn place(&self) -> Place {
+    #[cfg(test)]
+    fn place(&self) -> Place {
         self.place
     }
 
@@ -238,7 +238,7 @@ impl PrefixCache {
         known.is_some_and(|&id| self.tree.node(id).snapshot.is_some())
     }
 
-    /// Gives a reserved place back unused.
+    /// Gives a reserved place back unused. Its moves have to be made all the same.
     pub(crate) fn cancel(&mut self, reservation: Reservation) {
         let slot = &mut self.device.slots[reservation.device];
         assert!(slot.reserved, "place {} is reserved", reservation.device);
@@ -308,7 +308,8 @@ impl PrefixCache {
     }
 
     /// Pages that [`Self::evict_pages`] could free.
-    pub(crate) fn evictable(&self, pool: &KvPool) -> usize {
+    #[cfg(test)]
+    fn evictable(&self, pool: &KvPool) -> usize {
         let mut order: Vec<NodeId> = self.tree.roots().values().copied().collect();
         let mut next = 0;
         while let Some(&id) = order.get(next) {

@@ -80,7 +80,10 @@ impl PrefixCache {
             }
             (Some(parent), None) => {
                 let above = self.tree.node(parent);
-                if !above.children.contains(&id) || above.end + node.tokens.len() != node.end {
+                let first = &node.tokens[..PAGE_TOKENS.min(node.tokens.len())];
+                let place = self.tree.child(parent, first);
+                let known = place.is_ok_and(|place| above.children[place] == id);
+                if !known || above.end + node.tokens.len() != node.end {
                     return fault("does not continue its parent");
                 }
                 if above.salt.is_none() && above.used < node.used {

@@ -14,6 +14,8 @@ pub(super) struct Memory {
     rows: BTreeMap<(u32, usize), u64>,
     pub(super) snapshots: Places,
     pub(super) host: Places,
+    /// Slot, rows and forwards behind which a place waits for a state.
+    begun: BTreeMap<usize, (usize, usize, usize)>,
 }
 
 /// Snapshots: digests of the tokens that they cover.
@@ -34,6 +36,11 @@ impl Digests {
     pub(super) fn push(&mut self, token: u32) {
         let before = self.0.last().copied().unwrap_or_default();
         self.0.push(mix(before, u64::from(token) + 1));
+    }
+
+    fn first(mut self, count: usize) -> Self {
+        self.0.truncate(count);
+        self
     }
 
     pub(super) fn len(&self) -> usize {
@@ -58,6 +65,31 @@ impl Memory {
         let page = pages.get(position / PAGE_TOKENS);
         let page = *page.unwrap_or_else(|| panic!("row {position} without a page"));
         (page, position % PAGE_TOKENS)
+    }
+
+    /// A place waits for a state that the next forward passes.
+    pub(super) fn begin(&mut self, place: usize, most: usize, stands: (usize, usize, usize)) {
+        assert!(place < most, "snapshot place {place} of {most}");
+        self.snapshots.0.remove(&place);
+        self.begun.insert(place, stands);
+    }
+
+    /// Keeps the state behind so many rows of a slot, which that forward has passed.
+    pub(super) fn finish(
+        &mut self,
+        place: usize,
+        most: usize,
+        (slot, length, forwards): (usize, usize, usize),
+        rows: Digests,
+    ) {
+        let begun = self.begun.remove(&place);
+        let begun = begun.unwrap_or_else(|| panic!("snapshot place {place} was not begun"));
+        assert_eq!((begun.0, begun.2 + 1), (slot, forwards), "kept too late");
+        assert!(
+            length.is_multiple_of(PAGE_TOKENS) && (begun.1 + 1..=rows.len()).contains(&length),
+            "{length} rows were not passed"
+        );
+        self.snapshots.keep(place, most, rows.first(length));
     }
 
     /// Writes rows of drafts.
