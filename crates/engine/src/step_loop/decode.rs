@@ -82,11 +82,12 @@ impl<R: StepRunner> StepLoop<R> {
         result.accepted = result.accepted.min(result.tokens.len());
         history.count_step(&result);
         // A cut step accepted less than it could: that says nothing about the drafter.
-        if let (Some(auto), Some(prediction), None, None) = (
+        if let (Some(auto), Some(prediction), None, None, Drafting::Auto) = (
             &mut self.auto,
             &result.prediction,
             &end,
             sequence.request.shape,
+            self.drafting,
         ) {
             auto.observe(&mut history.phi, verified, result.accepted, prediction);
         }

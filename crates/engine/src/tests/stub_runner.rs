@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use model::{
     Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, Replay,
-    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode,
-    StepOutput, StepSequence, StepTiming, StepTree, TokenLogprob,
+    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput, StepSequence,
+    StepTiming, StepTree, TokenLogprob,
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
@@ -533,9 +533,7 @@ impl StepRunner for StubRunner {
         );
         self.memory.check(&slot.pages, &slot.rows);
         let most = self.config.snapshots;
-        self.memory
-            .snapshots
-            .keep(snapshot, most, slot.rows.kept());
+        self.memory.snapshots.keep(snapshot, most, slot.rows.kept());
         Ok(())
     }
 

@@ -5,7 +5,12 @@ mod conversation;
 mod conversation_report;
 mod decode;
 mod decode_report;
+mod load;
+mod load_report;
+mod load_run;
+mod modes;
 mod plot;
+mod prompts;
 mod step;
 
 use std::fmt::Write;
@@ -24,6 +29,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Conversation(args) => conversation::run(args),
+        BenchCommand::Load(args) => load::run(args),
     }
 }
 

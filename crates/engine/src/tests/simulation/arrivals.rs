@@ -27,12 +27,7 @@ fn tokens(random: &mut Pcg64, count: usize) -> Vec<u32> {
 
 impl Arrivals {
     /// What somebody said or heard: others may go on from there.
-    pub(super) fn remember(
-        &mut self,
-        random: &mut Pcg64,
-        salt: Option<String>,
-        history: Vec<u32>,
-    ) {
+    pub(super) fn remember(&mut self, random: &mut Pcg64, salt: Option<String>, history: Vec<u32>) {
         if self.past.len() < PAST_MAX {
             self.past.push((salt, history));
         } else {
@@ -168,9 +163,5 @@ fn own_shape(random: &mut Pcg64, setup: &Setup, info: &ModelInfo) -> Shape {
 fn cycle(random: &mut Pcg64) -> Cycle {
     let turns = [Turn::Ends, Turn::IsReleased, Turn::Fails, Turn::IsStuck];
     let turn = turns[random.random_range(0..turns.len())];
-    Cycle::new(
-        random.random_range(1..5),
-        random.random_range(1..60),
-        turn,
-    )
+    Cycle::new(random.random_range(1..5), random.random_range(1..60), turn)
 }

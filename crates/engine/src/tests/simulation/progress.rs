@@ -87,7 +87,10 @@ impl Progress {
                 Stage::Decode => ROUND,
                 Stage::Prefill | Stage::Replay => self.bounds.0,
             };
-            assert!(still <= most, "{id:?} stood still in {stage:?} for {still} turns");
+            assert!(
+                still <= most,
+                "{id:?} stood still in {stage:?} for {still} turns"
+            );
             let rank = rank(sequence);
             running.insert(
                 id,
@@ -111,7 +114,10 @@ impl Progress {
             let now = all.find(|sequence| sequence.stage() == stage);
             *first = now.map(|now| since(*first, (now.id, done(now), turn)));
             if let Some((id, _, since)) = *first {
-                assert!(turn - since <= ROUND, "{id:?}, first in {stage:?}, stood still");
+                assert!(
+                    turn - since <= ROUND,
+                    "{id:?}, first in {stage:?}, stood still"
+                );
             }
         }
     }

@@ -18,9 +18,7 @@ use crate::sequence::Stage;
 use crate::shared::Shared;
 use crate::step_loop::StepLoop;
 use crate::tests::stub_runner::{Fault, Gate, StubRunner};
-use crate::{
-    EngineHandle, EngineStats, FinishReason, Phase, RequestId, StepOutput, SubmitError,
-};
+use crate::{EngineHandle, EngineStats, FinishReason, Phase, RequestId, StepOutput, SubmitError};
 
 /// Turns within which everything that was taken must have ended.
 const DRAIN_TURNS: u64 = 100_000;
