@@ -1,6 +1,7 @@
 //! The engine as its users see it: over a stub model that checks every call it gets, and over the
 //! random pair of the fixtures.
 
+mod cached_prompts;
 mod constrained_pair;
 mod constraints;
 mod costless;
@@ -11,6 +12,7 @@ mod queue;
 mod requests;
 mod schedules;
 mod simulation;
+mod single;
 mod stub_contract;
 mod stub_gate;
 mod stub_memory;

@@ -10,7 +10,7 @@ use ops::PAGE_TOKENS;
 
 use super::stub_runner::{Fault, Gate, StubRunner, next_token};
 use crate::auto::CANDIDATES;
-use crate::settings::Settings;
+use crate::settings::{PrefixCacheSettings, Settings};
 use crate::shape::{Drafting, STEP_ROWS_MAX};
 use crate::{
     Algorithm, Budget, Engine, EngineHandle, Finish, FinishReason, ModelInfo, Phase, Request,
@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) skip_warmup: bool,
     pub(crate) graphs: bool,
     pub(crate) fault: Fault,
+    /// Places for snapshots on the device and on the host, and the interval.
+    pub(crate) cache: Option<(usize, usize, usize)>,
 }
 
 impl Default for Setup {
@@ -50,6 +52,7 @@ impl Default for Setup {
             skip_warmup: true,
             graphs: false,
             fault: Fault::None,
+            cache: None,
         }
     }
 }
@@ -86,8 +89,8 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
         graphs: setup.graphs,
-        snapshots: 0,
-        host_snapshots: 0,
+        snapshots: setup.cache.map_or(0, |cache| cache.0),
+        host_snapshots: setup.cache.map_or(0, |cache| cache.1),
     };
     let info = ModelInfo {
         model_type: "stub".into(),
@@ -118,7 +121,10 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         draft_batch_max: setup.draft_batch_max,
         share_rows: setup.share_rows,
         skip_warmup: setup.skip_warmup,
-        prefix_cache: None,
+        prefix_cache: setup.cache.map(|(_, _, interval)| PrefixCacheSettings {
+            interval,
+            decoded: false,
+        }),
     };
     (settings, info)
 }

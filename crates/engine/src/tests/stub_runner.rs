@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use model::{
     Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, Replay,
-    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode,
-    StepOutput, StepSequence, StepTiming, StepTree, TokenLogprob,
+    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput, StepSequence,
+    StepTiming, StepTree, TokenLogprob,
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
@@ -94,6 +94,8 @@ pub(crate) struct StubRunner {
     gate: Gate,
     fault: Fault,
     calls: (usize, usize, usize),
+    /// Starts from a snapshot: of prompts, and of prompts with emitted tokens.
+    pub(super) resumed: [u64; 2],
     /// Every shape that was run.
     pub(crate) shapes: Arc<Mutex<Vec<Vec<Shape>>>>,
     /// Every key that was recorded.
@@ -137,6 +139,7 @@ impl StubRunner {
             gate,
             fault,
             calls: (0, 0, 0),
+            resumed: [0; 2],
             shapes: Arc::default(),
             recorded: Arc::default(),
             last: Vec::new(),
@@ -314,6 +317,7 @@ impl StubRunner {
         let Some(resume) = start.resume else {
             return Digests::default();
         };
+        self.resumed[usize::from(!start.emitted.is_empty())] += 1;
         let left = start.prompt.len() + start.emitted.len();
         assert!(resume.length < left, "no token is left to be processed");
         let tokens = start.prompt.iter().chain(start.emitted);
@@ -409,9 +413,18 @@ impl StepRunner for StubRunner {
         let slots: BTreeSet<usize> = chunks.iter().map(|chunk| chunk.slot).collect();
         assert_eq!(slots.len(), chunks.len(), "a slot twice");
         let pairs = chunks.iter().zip(constraints);
-        Ok(pairs
+        let mut outputs: Vec<PrefillOutput> = pairs
             .map(|(chunk, constraint)| self.chunk(chunk, constraint))
-            .collect())
+            .collect();
+        if self.fault == Fault::PrefillNotFinite(self.calls.1) {
+            let slot = self.slots.get_mut(&chunks[0].slot).expect("it was started");
+            slot.dead = true;
+            let (from, rows) = (chunks[0].start, chunks[0].tokens.len());
+            self.memory.draft(&slot.pages, from, rows);
+            outputs[0].not_finite = Some(not_finite().to_string());
+            outputs[0].first = None;
+        }
+        Ok(outputs)
     }
 
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {
@@ -528,9 +541,7 @@ impl StepRunner for StubRunner {
         );
         self.memory.check(&slot.pages, &slot.rows);
         let most = self.config.snapshots;
-        self.memory
-            .snapshots
-            .keep(snapshot, most, slot.rows.kept());
+        self.memory.snapshots.keep(snapshot, most, slot.rows.kept());
         Ok(())
     }
 

@@ -136,7 +136,10 @@ pub(super) fn order(
     let started = started.filter(|rank| !progress.running.contains_key(&rank.1));
     let still = waiting.iter().find(|rank| now.binary_search(rank).is_ok());
     for rank in started {
-        assert!(waiting.binary_search(&rank).is_ok(), "{rank:?} came from nowhere");
+        assert!(
+            waiting.binary_search(&rank).is_ok(),
+            "{rank:?} came from nowhere"
+        );
         assert!(still.is_none_or(|still| &rank < still), "{rank:?} overtook");
     }
     let last = scheduler.running.iter().map(super::progress::rank).max();

@@ -43,6 +43,11 @@ pub(super) struct Ledger {
     pub(super) ended: u64,
 }
 
+/// Whether the stub's logits were not finite.
+pub(super) fn is_broken(reason: &FinishReason) -> bool {
+    matches!(reason, FinishReason::Error(text) if text.contains("not finite"))
+}
+
 fn page_digests(prompt: &[u32]) -> Vec<u64> {
     let mut all = 0;
     let pages = prompt.chunks_exact(PAGE_TOKENS);
@@ -122,8 +127,10 @@ impl Ledger {
         let finish = update.finish.clone()?;
         if live.ended.is_none() {
             // It may have begun in this very turn.
+            let broken = is_broken(&finish.reason);
             let prompt = live.request.prompt.len();
-            self.watch(id, finish.cached_tokens, prompt);
+            let prefilled = if broken { finish.cached_tokens } else { prompt };
+            self.watch(id, finish.cached_tokens, prefilled);
         }
         let live = self.live.remove(&id).expect("it was just found");
         live.check_finish(&finish);
@@ -174,13 +181,17 @@ impl Live {
             None => self.check_natural(&finish.reason),
         }
         assert_eq!(finish.completion_tokens, kept);
-        if self.ended.is_none() && self.request.prompt_logprobs.is_some() {
+        let whole = matches!(finish.reason, FinishReason::Length | FinishReason::Stop);
+        if whole && self.request.prompt_logprobs.is_some() {
             assert_eq!(self.scored, prompt - 1, "all of the prompt is scored");
         }
         check_stats(finish);
     }
 
     fn check_natural(&self, reason: &FinishReason) {
+        if is_broken(reason) {
+            return;
+        }
         if let FinishReason::Error(_) = reason {
             assert!(self.request.constraint.is_some(), "{reason:?}");
             let mut law = self.law.clone();

@@ -6,6 +6,7 @@ use super::setting::Setting;
 use crate::RequestId;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Sequence, Stage};
+use crate::tests::harness::settings;
 
 /// Priority and id: who goes first.
 pub(super) type Rank = (i64, RequestId);
@@ -62,7 +63,7 @@ impl Progress {
         let setup = &setting.setup;
         let (context, slots) = (setup.context as u64, setup.running_max as u64);
         // One page of one prompt, or one token of one replay, for each round.
-        let replay = setting.settings().0.runner.replay_rows_max() as u64;
+        let replay = settings(setup).0.runner.replay_rows_max() as u64;
         let one = context.div_ceil(64) + 1 + context.div_ceil(replay);
         let all = ROUND * (slots * one + 1);
         Progress {
@@ -87,7 +88,10 @@ impl Progress {
                 Stage::Decode => ROUND,
                 Stage::Prefill | Stage::Replay => self.bounds.0,
             };
-            assert!(still <= most, "{id:?} stood still in {stage:?} for {still} turns");
+            assert!(
+                still <= most,
+                "{id:?} stood still in {stage:?} for {still} turns"
+            );
             let rank = rank(sequence);
             running.insert(
                 id,
@@ -111,7 +115,10 @@ impl Progress {
             let now = all.find(|sequence| sequence.stage() == stage);
             *first = now.map(|now| since(*first, (now.id, done(now), turn)));
             if let Some((id, _, since)) = *first {
-                assert!(turn - since <= ROUND, "{id:?}, first in {stage:?}, stood still");
+                assert!(
+                    turn - since <= ROUND,
+                    "{id:?}, first in {stage:?}, stood still"
+                );
             }
         }
     }
