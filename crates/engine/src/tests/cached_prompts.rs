@@ -71,3 +71,24 @@ fn gauges_are_right_behind_every_turn() {
         "{stats:?}"
     );
 }
+
+/// The cache holds the prompt's pages, but no state: a sequence alone computes them once more and
+/// gets the old ones when it needs them.
+#[test]
+fn who_is_alone_never_gives_way_to_the_cache() {
+    let setup = Setup {
+        context: 640,
+        pages: 10,
+        cache: Some((1, 0, 512)),
+        ..Setup::default()
+    };
+    let mut harness = Harness::start(&setup);
+    let mut asked = request(300, 5, 3);
+    harness.run(asked.clone());
+    assert_eq!(harness.handle().stats().prefix_cache.pages, 4);
+    asked.max_tokens = usize::MAX;
+    let (tokens, finish) = harness.run(asked);
+    assert_eq!((tokens.len(), finish.cached_tokens), (340, 0));
+    assert_eq!(harness.handle().stats().preemptions, 0);
+    harness.close();
+}

@@ -1,6 +1,7 @@
 //! Requests by a law: short and long ones, beginnings that others had, all kinds of options.
 
 use model::Shape;
+use ops::PAGE_TOKENS;
 use rand::RngExt;
 use rand_pcg::Pcg64;
 
@@ -71,6 +72,10 @@ impl Arrivals {
         };
         prompt.extend(tokens(random, more));
         prompt.truncate(longest);
+        // Prompts that end where a page does are beginnings of others at times.
+        if random.random_bool(0.1) {
+            prompt.truncate(prompt.len() / PAGE_TOKENS * PAGE_TOKENS);
+        }
         if prompt.is_empty() {
             prompt.push(random.random_range(0..VOCAB as u32));
         }
@@ -80,7 +85,7 @@ impl Arrivals {
     fn one(&mut self, random: &mut Pcg64, setting: &Setting, info: &ModelInfo) -> Request {
         let (cache_salt, prompt) = self.prompt(random, setting);
         let max_tokens = match random.random_range(0..10) {
-            0..8 if random.random_bool(setting.talk) => random.random_range(60..400),
+            0..8 if random.random_bool(setting.talk) => random.random_range(60..600),
             0 => 1,
             1..5 => random.random_range(1..=24),
             5..9 => random.random_range(1..=120),

@@ -142,6 +142,14 @@ pub(super) fn order(
         );
         assert!(still.is_none_or(|still| &rank < still), "{rank:?} overtook");
     }
+    let before = progress.running.values().map(|seen| seen.rank);
+    let running = scheduler.running.iter().map(super::progress::rank);
+    if let Some(first) = before.chain(running).min() {
+        assert!(
+            now.binary_search(&first).is_err(),
+            "{first:?}, the first, gave way"
+        );
+    }
     let last = scheduler.running.iter().map(super::progress::rank).max();
     for seen in progress.running.values() {
         if now.binary_search(&seen.rank).is_err() {

@@ -31,8 +31,8 @@ pub(super) struct Setting {
 
 fn context(random: &mut Pcg64) -> usize {
     match random.random_range(0..10) {
-        0..3 => random.random_range(70..200),
-        3..8 => random.random_range(200..500),
+        0..2 => random.random_range(70..200),
+        2..6 => random.random_range(200..500),
         _ => random.random_range(500..1100),
     }
 }
@@ -53,10 +53,10 @@ impl Setting {
         let running_max: usize = random.random_range(1..=12);
         let one = context.div_ceil(64);
         let all = one * running_max;
-        let pages = match random.random_range(0..4) {
+        let pages = match random.random_range(0..5) {
             0 => one,
-            1 => random.random_range(one..=all.min(one + 3)),
-            2 => random.random_range(one..=all),
+            1 | 2 => random.random_range(one..=all.min(one + 3)),
+            3 => random.random_range(one..=all),
             _ => random.random_range(one..=all.min(one * 3)),
         };
         let cache = (
@@ -93,10 +93,10 @@ impl Setting {
             times: random.random_bool(0.8).then_some(times),
             turns: random.random_range(1000..3000),
             arrival: [0.05, 0.2, 0.5, 0.9][random.random_range(0..4)],
-            talk: [0.05, 0.3, 0.8, 1.0][random.random_range(0..4)],
-            length: [0.02, 0.2, 0.5][random.random_range(0..3)],
+            talk: [0.05, 0.5, 0.9, 1.0][random.random_range(0..4)],
+            length: [0.02, 0.02, 0.1, 0.5][random.random_range(0..4)],
             crowd: random.random_range(1..25),
-            ending: [0.0, 0.01, 0.03, 0.1][random.random_range(0..4)],
+            ending: [0.0, 0.01, 0.02, 0.08][random.random_range(0..4)],
         }
     }
 

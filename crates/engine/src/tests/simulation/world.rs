@@ -293,6 +293,12 @@ impl World {
         invariants::contents(scheduler, memory, &mut self.filled);
         let stats = self.engine.handle.stats();
         invariants::gauges(scheduler, &stats, &self.stats);
+        // Who started may have been sent back at once.
+        if stats.preemptions == self.stats.preemptions {
+            let mut waiting = scheduler.waiting.iter().map(|waiting| Some(waiting.id));
+            let idles = starts.is_some() && waiting.any(|id| id == starts);
+            assert!(!idles, "{starts:?} waits though there is room");
+        }
         self.stats = stats;
         self.progress.look(scheduler, self.turn);
     }
