@@ -261,6 +261,7 @@ impl World {
             .iter()
             .map(rank)
             .collect();
+        let starts = self.progress.starts(&self.engine.step_loop.scheduler);
         self.engine
             .step_loop
             .turn()
