@@ -108,7 +108,13 @@ fn every_report_of_simulated_acceptance_says_so_first() {
         "--runs=1",
         "--prompt=a",
     ];
-    for (what, args) in [("step", &step), ("decode", &decode)] {
+    let load = [
+        "--simulate-acceptance=4.5",
+        "--concurrency=2",
+        "--output-tokens=8",
+        "--runs=1",
+    ];
+    for (what, args) in [("step", &step), ("decode", &decode), ("load", &load)] {
         let run = spinney(&bench(what, &folders, args));
         assert_eq!(run.code, 0, "{}", run.stderr);
         let first = run.stdout.lines().next().unwrap();
@@ -234,6 +240,108 @@ fn simulated_answers_follow_the_law() {
     assert_eq!(per_step, [1.0, 8.0, 8.0]);
 }
 
+/// Every turn of a conversation begins where the last one ended.
+#[test]
+fn conversations_are_timed_with_and_without_the_cache() {
+    let args = [
+        "bench",
+        "conversation",
+        "--device=cpu",
+        "--turns=4",
+        "--prompt-tokens=800",
+        "--max-tokens=3",
+        "--speculative-ddtree-budget=7",
+        "--chunked-prefill-size=256",
+    ];
+    let run = spinney(&[&args[..], &["--json"]].concat());
+    let object = run.json();
+    assert_eq!(object["identical"], true);
+    let turns = object["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 4);
+    let count = |turn: &Value, name: &str| turn[name].as_u64().unwrap();
+    assert_eq!(count(&turns[0], "cached_tokens"), 0);
+    for pair in turns.windows(2) {
+        let before = count(&pair[0], "prompt_tokens");
+        let (prompt, cached) = (
+            count(&pair[1], "prompt_tokens"),
+            count(&pair[1], "cached_tokens"),
+        );
+        assert!(cached.is_multiple_of(64) && cached + 80 > before && cached < before);
+        assert!(before + 100 < prompt && prompt <= 800);
+    }
+    assert!(count(&turns[3], "prompt_tokens") > 700);
+    for turn in turns {
+        for name in ["first_token_without_ms", "first_token_with_ms"] {
+            assert!(turn[name].as_f64().unwrap() > 0.0);
+        }
+    }
+    // The table was shown while the object grew: two lines before it, two behind it.
+    assert_eq!(run.stderr.lines().count(), 2 + 4 + 2, "{}", run.stderr);
+    let off = [&args[..], &["--disable-radix-cache"]].concat();
+    spinney(&off).refused(2, &["--disable-radix-cache"]);
+}
+
+/// Two clients of two requests each, in every mode, and what is said of `auto`.
+#[test]
+fn loads_are_measured_in_all_modes() {
+    let pair = Pair::new();
+    let folders = folders(&pair);
+    let svg = pair.path("load.svg");
+    let svg_flag = format!("--svg={}", svg.display());
+    let args = [
+        "--concurrency=1,2",
+        "--modes=plain,linear,tree-15,auto",
+        "--input-tokens=20",
+        "--output-tokens=12",
+        "--requests=2",
+        "--runs=2",
+        "--ignore-eos",
+        "--json",
+        &svg_flag,
+    ];
+    let run = spinney(&bench("load", &folders, &args));
+    let object = run.json();
+    let measured = object["concurrency"].as_array().unwrap();
+    assert_eq!(measured.len(), 2);
+    for (clients, point) in [1, 2].into_iter().zip(measured) {
+        assert_eq!(point["clients"], clients);
+        let modes = point["modes"].as_array().unwrap();
+        assert_eq!(modes.len(), 4);
+        for mode in modes {
+            assert_eq!(mode["runs_tokens"], json!(vec![clients * 2 * 12; 2]));
+            let rate = &mode["tokens_per_s"];
+            let [median, min, max] =
+                ["median", "min", "max"].map(|key| rate[key].as_f64().unwrap());
+            assert!(0.0 < min && min <= median && median <= max, "{rate}");
+            for times in ["first_token_ms", "token_ms"] {
+                let [mean, p99] = ["mean", "p99"].map(|key| mode[times][key]["median"].as_f64());
+                assert!(mean > Some(0.0) && p99 >= mean, "{mode}");
+            }
+            let shares = mode["shapes"].as_object().unwrap().values();
+            let sum: f64 = shares.map(|share| share.as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{mode}");
+            assert_eq!(mode["runs_preemptions"], json!([0, 0]));
+        }
+        let value = |mode: usize, key: &str| modes[mode][key]["median"].as_f64().unwrap();
+        assert_eq!(value(0, "tokens_per_step"), 1.0);
+        assert_eq!(modes[0]["shapes"], json!({"plain": 1.0}));
+        // The last step of an answer has one row; all others have those of the mode.
+        let tree = modes[2]["shapes"]["tree-15"].as_f64().unwrap();
+        assert!(
+            tree > 0.5 && value(2, "rows_per_step") > 8.0,
+            "{}",
+            modes[2]
+        );
+        let ratio = point["auto"]["over_plain"]["median"].as_f64().unwrap();
+        assert!(ratio > 0.0 && point["auto"]["holds"].is_boolean());
+    }
+    let first = run.stderr.lines().next().unwrap();
+    assert!(first.starts_with("acceptance of the model; "), "{first}");
+    assert!(run.stderr.contains("auto / best fixed ("), "{}", run.stderr);
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("requests at once") && svg.contains("tree-15"));
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused() {
     let pair = Pair::new();
@@ -247,6 +355,8 @@ fn what_cannot_be_measured_is_refused() {
     decode(&["--modes=tree-64"]).refused(2, &["tree-63"]);
     decode(&["--prompt-file=/nowhere"]).refused(2, &["/nowhere"]);
     decode(&["--modes=linear-15", "--prompt=a"]).refused(2, &["chain-15", "at most 7"]);
+    let both = ["--prompt=a", "--input-tokens=5"];
+    spinney(&bench("load", &folders, &both)).refused(2, &["--input-tokens"]);
     let alone = [
         "bench",
         "decode",

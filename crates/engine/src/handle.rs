@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use model::Shape;
+
+use crate::request::check_shape;
 use crate::shared::{Life, Shared};
 use crate::{EngineStats, ModelInfo, Phase, Request, RequestId, Status, SubmitError};
 
@@ -27,6 +30,8 @@ pub(crate) enum Command {
     Finish(RequestId, usize),
     /// Forget all prompts; the answer says whether that was possible.
     FlushCache(Sender<bool>),
+    /// Draft like that from now on; `None`: as the engine was started.
+    Draft(Option<Shape>),
     /// End when nothing is left to do.
     Drain,
     /// Abort everything and end.
@@ -119,6 +124,15 @@ impl EngineHandle {
         let (done, answer) = std::sync::mpsc::channel();
         self.send(Command::FlushCache(done));
         answer.recv().ok()
+    }
+
+    /// For benchmarks: whatever is submitted from now on, and what runs, drafts in this shape instead
+    /// of the engine's choice, and shares rows as an engine does that was started with it. `None`
+    /// goes back to what the engine was started with. A request's own shape still comes first.
+    pub fn set_drafting(&self, shape: Option<Shape>) -> Result<(), SubmitError> {
+        check_shape(shape, &self.shared.info).map_err(SubmitError::Invalid)?;
+        self.send(Command::Draft(shape));
+        Ok(())
     }
 
     /// Counters now.

@@ -61,8 +61,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Where the snapshot lies.
-    pub(crate) fn place(&self) -> Place {
+    #[cfg(test)]
+    fn place(&self) -> Place {
         self.place
     }
 
@@ -114,6 +114,10 @@ pub struct CacheStats {
     pub pages_evicted: u64,
     /// Snapshots given up for others, or with their pages.
     pub snapshots_evicted: u64,
+    /// Snapshots moved from the device to host memory.
+    pub offloads: u64,
+    /// Snapshots moved back.
+    pub fetches: u64,
 }
 
 /// See the module. An empty salt is no salt; prompts of different salts never meet.
@@ -238,7 +242,7 @@ impl PrefixCache {
         known.is_some_and(|&id| self.tree.node(id).snapshot.is_some())
     }
 
-    /// Gives a reserved place back unused.
+    /// Gives a reserved place back unused. Its moves have to be made all the same.
     pub(crate) fn cancel(&mut self, reservation: Reservation) {
         let slot = &mut self.device.slots[reservation.device];
         assert!(slot.reserved, "place {} is reserved", reservation.device);
@@ -253,6 +257,7 @@ impl PrefixCache {
         };
         let Reservation { device, mut moves } = self.reserve_snapshot()?;
         moves.push(Move::Fetch { host, device });
+        self.totals.fetches += 1;
         let from = &mut self.host.slots[host];
         // Another lease may still read the host's copy; it stays without an owner until then.
         let to = Slot { pins: 1, ..*from };
@@ -328,7 +333,8 @@ impl PrefixCache {
     }
 
     /// Pages that [`Self::evict_pages`] could free.
-    pub(crate) fn evictable(&self, pool: &KvPool) -> usize {
+    #[cfg(test)]
+    fn evictable(&self, pool: &KvPool) -> usize {
         let mut order: Vec<NodeId> = self.tree.roots().values().copied().collect();
         let mut next = 0;
         while let Some(&id) = order.get(next) {
@@ -421,6 +427,7 @@ impl PrefixCache {
         self.host.slots[host] = slot;
         self.device.slots[device].owner = None;
         self.tree.set_snapshot(owner, Some(Place::Host(host)));
+        self.totals.offloads += 1;
         Some(Move::Offload { device, host })
     }
 

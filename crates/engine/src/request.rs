@@ -215,7 +215,7 @@ impl Request {
 }
 
 /// Whether the engine was started for the shape.
-fn check_shape(shape: Option<Shape>, info: &ModelInfo) -> Result<(), String> {
+pub(crate) fn check_shape(shape: Option<Shape>, info: &ModelInfo) -> Result<(), String> {
     let Some(shape) = shape else {
         return Ok(());
     };

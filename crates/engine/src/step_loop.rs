@@ -2,6 +2,7 @@
 
 mod admission;
 mod decode;
+mod decoded;
 mod ending;
 mod output;
 mod prefill;
@@ -125,13 +126,17 @@ fn prepare<R: StepRunner>(
 pub(crate) struct StepLoop<R> {
     pub(crate) runner: R,
     pub(crate) scheduler: Scheduler,
+    /// In effect: the configured one unless a benchmark said otherwise.
     drafting: Drafting,
+    configured: Drafting,
     draft_batch_max: usize,
     limits: StepLimits,
     auto: Option<Auto>,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     outputs: Sender<StepOutput>,
+    /// Whether the prefix cache takes states that decoding passes.
+    decoded: bool,
     /// News that were not sent yet.
     updates: Vec<RequestUpdate>,
     /// Time in the constraints of the last call.
@@ -168,6 +173,7 @@ impl<R: StepRunner> StepLoop<R> {
             runner,
             scheduler,
             drafting: settings.drafting,
+            configured: settings.drafting,
             draft_batch_max: settings.draft_batch_max,
             limits: StepLimits {
                 rows: sizes.step_rows_max,
@@ -178,6 +184,7 @@ impl<R: StepRunner> StepLoop<R> {
             shared,
             commands,
             outputs,
+            decoded: cache.is_some_and(|cache| cache.decoded),
             updates: Vec::new(),
             mask_ms: None,
             draining: false,
@@ -252,6 +259,9 @@ impl<R: StepRunner> StepLoop<R> {
             Command::Expire(ids) => self.expire(&ids),
             Command::Abort(id) => self.end(id, FinishReason::Aborted, usize::MAX),
             Command::Finish(id, kept) => self.end(id, FinishReason::Finished, kept),
+            Command::Draft(shape) => {
+                self.drafting = shape.map_or(self.configured, Drafting::Fixed);
+            }
             Command::Drain => self.draining = true,
             Command::Shutdown => {
                 self.draining = true;

@@ -47,6 +47,15 @@ pub(crate) trait StepRunner {
     fn offload_snapshot(&mut self, snapshot: usize, host: usize) -> Result<(), ModelError>;
     /// [`Runner::fetch_snapshot`].
     fn fetch_snapshot(&mut self, host: usize, snapshot: usize) -> Result<(), ModelError>;
+    /// [`Runner::begin_decoded`].
+    fn begin_decoded(&mut self, slot: usize, snapshot: usize) -> Result<(), ModelError>;
+    /// [`Runner::save_decoded`].
+    fn save_decoded(
+        &mut self,
+        slot: usize,
+        length: usize,
+        snapshot: usize,
+    ) -> Result<(), ModelError>;
 }
 
 impl<B: Backend> StepRunner for Runner<B> {
@@ -113,5 +122,18 @@ impl<B: Backend> StepRunner for Runner<B> {
 
     fn fetch_snapshot(&mut self, host: usize, snapshot: usize) -> Result<(), ModelError> {
         Runner::fetch_snapshot(self, host, snapshot)
+    }
+
+    fn begin_decoded(&mut self, slot: usize, snapshot: usize) -> Result<(), ModelError> {
+        Runner::begin_decoded(self, slot, snapshot)
+    }
+
+    fn save_decoded(
+        &mut self,
+        slot: usize,
+        length: usize,
+        snapshot: usize,
+    ) -> Result<(), ModelError> {
+        Runner::save_decoded(self, slot, length, snapshot)
     }
 }

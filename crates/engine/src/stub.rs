@@ -239,4 +239,12 @@ impl StepRunner for Stub {
     fn fetch_snapshot(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
         Ok(())
     }
+
+    fn begin_decoded(&mut self, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn save_decoded(&mut self, _: usize, _: usize, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
 }

@@ -1,6 +1,7 @@
 //! The engine as its users see it: over a stub model that checks every call it gets, and over the
 //! random pair of the fixtures.
 
+mod cached_pair;
 mod cached_prompts;
 mod constrained_pair;
 mod constraints;
@@ -8,6 +9,7 @@ mod costless;
 mod failures;
 mod fixture_pair;
 mod harness;
+mod prefix_cache;
 mod queue;
 mod requests;
 mod schedules;

@@ -1,11 +1,11 @@
 //! The memory plan: what is allocated at start, before the first request.
 
 use ops::{
-    Backend, EMIT_MAX, GdnJournal, GdnState, KvLayer, LOGIT_BIAS_MAX, PAGE_TOKENS, STOP_IDS_MAX,
-    SamplingRow, ScratchNeeds, TREE_ROWS_MAX,
+    Backend, EMIT_MAX, GdnJournal, GdnShape, GdnState, KvLayer, LOGIT_BIAS_MAX, PAGE_TOKENS,
+    STOP_IDS_MAX, SamplingRow, ScratchNeeds, TREE_ROWS_MAX,
 };
 
-use crate::runner::{bucket, result_bytes, snapshot_bytes};
+use crate::runner::{ROW_SCAN_VOCAB, bucket, result_bytes, snapshot_bytes};
 use crate::workspace::{LOGITS_SLICE_ROWS, Widths, WorkspaceRows};
 use crate::{DrafterConfig, LayerKind, ModelConfig, RunnerConfig};
 
@@ -112,7 +112,8 @@ impl MemoryPlan {
         );
         let snapshot = target.gdn_layers() * snapshot_bytes::<B>(target.gdn);
         if config.snapshots > 0 {
-            line("state snapshots", config.snapshots * snapshot);
+            let beside = row_scan_bytes::<B>(target.gdn);
+            line("state snapshots", config.snapshots * snapshot + beside);
         }
         line(
             "verify journal",
@@ -203,13 +204,32 @@ fn workspace_bytes<B: Backend>(
         + rows.prefill * GdnJournal::<B>::row_bytes(target.gdn)
 }
 
+/// Tables of one slot.
+fn slot_bytes(pages: usize, vocab_rows: usize) -> usize {
+    4 * (4 + pages + STOP_IDS_MAX + 2 * LOGIT_BIAS_MAX)
+        + size_of::<SamplingRow>()
+        + 4 * (vocab_rows.div_ceil(32) + vocab_rows)
+}
+
+fn batch_bytes(rows: usize, sequences: usize) -> usize {
+    4 * (2 + 4 * rows + 3 * sequences)
+}
+
+/// What brings the state of a snapshot on: one slot, one row.
+fn row_scan_bytes<B: Backend>(shape: GdnShape) -> usize {
+    GdnState::<B>::slot_bytes(shape)
+        + GdnJournal::<B>::row_bytes(shape)
+        + size_of::<B::Act>() * shape.value_width()
+        + slot_bytes(1, ROW_SCAN_VOCAB)
+        + batch_bytes(1, 1)
+        + 4 * 11
+}
+
 fn table_bytes(target: &ModelConfig, config: &RunnerConfig, rows: RunnerRows) -> usize {
     let sequences = config.sequences_max;
-    let slot = 4 * (4 + config.pages_per_sequence() + STOP_IDS_MAX + 2 * LOGIT_BIAS_MAX)
-        + size_of::<SamplingRow>()
-        + 4 * (target.vocab_size.div_ceil(32) + target.vocab_size);
+    let slot = slot_bytes(config.pages_per_sequence(), target.vocab_size);
     // Per row of a forward: batch 4 words, tree 2 + 2 + 4 + 3; per sequence: batch 3, walk 35.
-    let batch = |rows: usize| 4 * (2 + 4 * rows + 3 * sequences);
+    let batch = |rows: usize| batch_bytes(rows, sequences);
     let list = |rows: usize| 4 * (2 + 3 * rows);
     let forward =
         |rows: usize| batch(rows) + 4 * 11 * rows + list(rows) + 4 * sequences * (3 + 2 * EMIT_MAX);

@@ -65,7 +65,7 @@ pub enum Progress {
     /// The text ended after so many tokens: call [`engine::EngineHandle::finish`], then wait.
     Enough(usize),
     /// That was the last one.
-    Ended(Result<Outcome, Interruption>),
+    Ended(Result<Box<Outcome>, Interruption>),
 }
 
 /// The state of one request between updates.
@@ -110,7 +110,7 @@ impl Generation {
             self.stream.push(token, deltas);
         }
         match update.finish {
-            Some(finish) => Progress::Ended(self.end(finish, deltas)),
+            Some(finish) => Progress::Ended(self.end(finish, deltas).map(Box::new)),
             None if self.stream.matched().is_some() && !ended_before => {
                 Progress::Enough(self.stream.kept())
             }
@@ -208,7 +208,7 @@ mod tests {
 
     fn ended(progress: Progress) -> Result<Outcome, Interruption> {
         match progress {
-            Progress::Ended(outcome) => outcome,
+            Progress::Ended(outcome) => outcome.map(|outcome| *outcome),
             other => panic!("{other:?}"),
         }
     }

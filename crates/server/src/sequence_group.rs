@@ -208,7 +208,7 @@ impl SequenceGroup {
             Progress::Ended(Ok(mut outcome)) => {
                 self.close(choice, &outcome);
                 prompt_logprobs.append(&mut outcome.prompt_logprobs);
-                Some(outcome)
+                Some(*outcome)
             }
             Progress::Ended(Err(interruption)) => return Some(Err(self.interrupt(interruption))),
         };

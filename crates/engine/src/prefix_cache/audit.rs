@@ -94,6 +94,14 @@ impl PrefixCache {
         }
     }
 
+    /// Places that are reserved, and pins.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> (usize, u32) {
+        let slots = || self.device.slots.iter().chain(&self.host.slots);
+        let reserved = slots().filter(|slot| slot.reserved).count();
+        (reserved, slots().map(|slot| slot.pins).sum())
+    }
+
     fn owner(&self, place: Place) -> Option<NodeId> {
         match place {
             Place::Device(device) => self.device.slots[device].owner,
@@ -114,7 +122,10 @@ impl PrefixCache {
             }
             (Some(parent), None) => {
                 let above = self.tree.node(parent);
-                if !above.children.contains(&id) || above.end + node.tokens.len() != node.end {
+                let first = &node.tokens[..PAGE_TOKENS.min(node.tokens.len())];
+                let place = self.tree.child(parent, first);
+                let known = place.is_ok_and(|place| above.children[place] == id);
+                if !known || above.end + node.tokens.len() != node.end {
                     return fault("does not continue its parent");
                 }
                 if above.salt.is_none() && above.used < node.used {

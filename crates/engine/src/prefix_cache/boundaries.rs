@@ -43,16 +43,15 @@ impl Boundaries {
     pub(crate) fn contain(&self, position: usize) -> bool {
         position > 0 && self.after(position - 1) == Some(position)
     }
-
-    /// All behind `start`, in order.
-    pub(crate) fn behind(&self, start: usize) -> impl Iterator<Item = usize> {
-        std::iter::successors(self.after(start), |&position| self.after(position))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn all_behind(boundaries: &Boundaries, start: usize) -> Vec<usize> {
+        std::iter::successors(boundaries.after(start), |&last| boundaries.after(last)).collect()
+    }
 
     #[test]
     fn positions_are_those_of_interval_turn_and_fork() {
@@ -81,7 +80,7 @@ mod tests {
         ];
         for &(interval, start, turn_end, fork, prompt, expected) in table {
             let boundaries = Boundaries::new(interval, turn_end, fork, prompt);
-            let found: Vec<usize> = boundaries.behind(start).collect();
+            let found: Vec<usize> = all_behind(&boundaries, start);
             assert_eq!(found, expected, "{boundaries:?} behind {start}");
         }
     }

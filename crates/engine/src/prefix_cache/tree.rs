@@ -129,7 +129,7 @@ impl Tree {
     }
 
     /// Where among the children the one is that begins with this page, or where it would be.
-    fn child(&self, at: NodeId, page: &[u32]) -> Result<usize, usize> {
+    pub(super) fn child(&self, at: NodeId, page: &[u32]) -> Result<usize, usize> {
         let order = |&child: &NodeId| self.node(child).tokens[..PAGE_TOKENS].cmp(page);
         self.node(at).children.binary_search_by(order)
     }

@@ -52,13 +52,14 @@ impl<R: StepRunner> StepLoop<R> {
             let new = sequence.history.count_prefill(plan.range.end);
             self.shared.counters().prefill(new, now_ms);
             sequence.end_chunk(plan.range.len());
-            let id = sequence.id;
-            let done = sequence.stage() != Stage::Prefill;
-            let scored = done && sequence.tokens_max == 0;
             // What is broken is nobody's beginning.
             if output.not_finite.is_none() {
                 self.keep_state(plan.index)?;
             }
+            let sequence = &self.scheduler.running[plan.index];
+            let id = sequence.id;
+            let done = sequence.stage() != Stage::Prefill;
+            let scored = done && sequence.tokens_max == 0;
             let known = plan.range.end - new - plan.range.start;
             if output.prompt_logprobs.len() > known {
                 self.update(id).prompt_logprobs = output.prompt_logprobs.split_off(known);

@@ -4,10 +4,18 @@ use super::harness::{Harness, Setup, request};
 use super::single::Single;
 use super::stub_runner::Fault;
 use crate::FinishReason;
+use crate::settings::PrefixCacheSettings;
+
+fn kept_every(interval: usize) -> PrefixCacheSettings {
+    PrefixCacheSettings {
+        interval,
+        decoded: false,
+    }
+}
 
 fn setup() -> Setup {
     Setup {
-        cache: Some((4, 2, 128)),
+        cache: Some((kept_every(128), 4, 2)),
         ..Setup::default()
     }
 }
@@ -79,7 +87,7 @@ fn who_is_alone_never_gives_way_to_the_cache() {
     let setup = Setup {
         context: 640,
         pages: 10,
-        cache: Some((1, 0, 512)),
+        cache: Some((kept_every(512), 1, 0)),
         ..Setup::default()
     };
     let mut harness = Harness::start(&setup);

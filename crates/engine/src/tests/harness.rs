@@ -34,8 +34,8 @@ pub(crate) struct Setup {
     pub(crate) skip_warmup: bool,
     pub(crate) graphs: bool,
     pub(crate) fault: Fault,
-    /// Places for snapshots on the device and on the host, and the interval.
-    pub(crate) cache: Option<(usize, usize, usize)>,
+    /// The prefix cache, and its places on the device and on the host.
+    pub(crate) cache: Option<(PrefixCacheSettings, usize, usize)>,
 }
 
 impl Default for Setup {
@@ -89,8 +89,8 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
         graphs: setup.graphs,
-        snapshots: setup.cache.map_or(0, |cache| cache.0),
-        host_snapshots: setup.cache.map_or(0, |cache| cache.1),
+        snapshots: setup.cache.map_or(0, |cache| cache.1),
+        host_snapshots: setup.cache.map_or(0, |cache| cache.2),
     };
     let info = ModelInfo {
         model_type: "stub".into(),
@@ -121,10 +121,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         draft_batch_max: setup.draft_batch_max,
         share_rows: setup.share_rows,
         skip_warmup: setup.skip_warmup,
-        prefix_cache: setup.cache.map(|(_, _, interval)| PrefixCacheSettings {
-            interval,
-            decoded: false,
-        }),
+        prefix_cache: setup.cache.map(|cache| cache.0),
     };
     (settings, info)
 }

@@ -395,6 +395,46 @@ fn verified_nodes_follow_the_deal() {
     }
 }
 
+/// What a benchmark sets holds until it is taken back, and shares rows like a configured shape.
+#[test]
+fn drafting_can_be_set_for_benchmarks() {
+    let setup = Setup {
+        share_rows: true,
+        ..setup(Drafting::Auto)
+    };
+    let mut harness = Harness::start(&setup);
+    let mut seen = 0;
+    let mut names = |harness: &mut Harness, shape| {
+        harness.handle().set_drafting(shape).unwrap();
+        harness.gate.close();
+        let ids: Vec<RequestId> = (0..4)
+            .map(|seed| harness.submit(request(6, 60, seed)))
+            .collect();
+        harness.gate.await_calls(1);
+        harness.gate.open();
+        let mut most = 0;
+        for id in ids {
+            let records = harness.await_end(id).records;
+            most = records.iter().fold(most, |most, r| most.max(r.drafted));
+        }
+        let shapes = harness.handle().stats().shapes;
+        let names: Vec<String> = shapes.into_iter().map(|shape| shape.shape).collect();
+        let new = names[seen..].to_vec();
+        seen = names.len();
+        (new, most)
+    };
+    let (plain, most) = names(&mut harness, Some(Shape::Plain));
+    assert_eq!((plain, most), (vec!["plain".to_owned()], 0));
+    let (tree, most) = names(&mut harness, Some(Shape::Tree(5)));
+    assert_eq!(tree, ["tree-5"]);
+    assert!(most > 5, "rows are shared: {most} nodes at most");
+    let (back, _) = names(&mut harness, None);
+    assert_eq!(back, ["tree-15"], "auto without a timing table");
+    let refused = harness.handle().set_drafting(Some(Shape::Tree(64)));
+    assert!(matches!(refused, Err(SubmitError::Invalid(_))));
+    harness.close();
+}
+
 #[test]
 fn drafting_stops_above_the_batch_limit() {
     let setup = Setup {

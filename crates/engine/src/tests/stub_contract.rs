@@ -122,6 +122,47 @@ fn resumed_and_replayed_sequences_say_the_same() {
 }
 
 #[test]
+fn states_that_steps_pass_are_resumed() {
+    let mut stub = stub();
+    let mut output = first(&mut stub);
+    stub.extend_pages(0, 3, &[9]).expect("given");
+    while output.len() < 43 {
+        stub.begin_decoded(0, 0).expect("begun");
+        output.extend(step(&mut stub, 0));
+    }
+    stub.save_decoded(0, 192, 0).expect("saved");
+    let resume = Some(Resume {
+        snapshot: 0,
+        length: 192,
+    });
+    start(&mut stub, 1, &[4, 5, 6, 10], resume, &output[..43]);
+    let more = step(&mut stub, 1);
+    let common = more.len().min(output.len() - 43);
+    assert_eq!(output[43..43 + common], more[..common]);
+}
+
+#[test]
+#[should_panic(expected = "kept too late")]
+fn states_are_kept_at_once() {
+    let mut stub = stub();
+    first(&mut stub);
+    stub.begin_decoded(0, 0).expect("begun");
+    step(&mut stub, 0);
+    step(&mut stub, 0);
+    stub.save_decoded(0, 192, 0).expect("saved");
+}
+
+#[test]
+#[should_panic(expected = "192 rows were not passed")]
+fn states_ahead_are_not_kept() {
+    let mut stub = stub();
+    first(&mut stub);
+    stub.begin_decoded(0, 0).expect("begun");
+    step(&mut stub, 0);
+    stub.save_decoded(0, 192, 0).expect("saved");
+}
+
+#[test]
 #[should_panic(expected = "row 128 without a page")]
 fn rows_need_pages() {
     let mut stub = stub();

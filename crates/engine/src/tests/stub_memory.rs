@@ -17,6 +17,8 @@ pub(super) struct Memory {
     touched: Vec<bool>,
     pub(super) snapshots: Places,
     pub(super) host: Places,
+    /// Slot, rows and forwards behind which a place waits for a state.
+    begun: BTreeMap<usize, (usize, usize, usize)>,
 }
 
 /// Snapshots.
@@ -53,6 +55,11 @@ impl Digests {
 
     pub(super) fn push(&mut self, token: u32) {
         self.0.push(digest(self.all(), token));
+    }
+
+    /// Of the tokens up to `length`.
+    fn up_to(&self, length: usize) -> u64 {
+        length.checked_sub(1).map_or(0, |last| self.0[last])
     }
 
     pub(super) fn len(&self) -> usize {
@@ -110,6 +117,32 @@ fn pieces(
 }
 
 impl Memory {
+    /// A place waits for a state that the next forward passes.
+    pub(super) fn begin(&mut self, place: usize, most: usize, stands: (usize, usize, usize)) {
+        assert!(place < most, "snapshot place {place} of {most}");
+        self.snapshots.held.remove(&place);
+        self.begun.insert(place, stands);
+    }
+
+    /// Keeps the state behind so many rows of a slot, which that forward has passed.
+    pub(super) fn finish(
+        &mut self,
+        place: usize,
+        most: usize,
+        (slot, length, forwards): (usize, usize, usize),
+        rows: &Digests,
+    ) {
+        let begun = self.begun.remove(&place);
+        let begun = begun.unwrap_or_else(|| panic!("snapshot place {place} was not begun"));
+        assert_eq!((begun.0, begun.2 + 1), (slot, forwards), "kept too late");
+        assert!(
+            length.is_multiple_of(PAGE_TOKENS) && (begun.1 + 1..=rows.len()).contains(&length),
+            "{length} rows were not passed"
+        );
+        let digest = rows.up_to(length);
+        self.snapshots.keep(place, most, Kept { length, digest });
+    }
+
     /// What a page holds.
     pub(super) fn page(&mut self, page: usize) -> &mut PageRows {
         if page >= self.rows.len() {

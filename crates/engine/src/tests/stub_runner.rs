@@ -91,6 +91,8 @@ pub(crate) struct StubRunner {
     config: RunnerConfig,
     slots: BTreeMap<usize, Slot>,
     pub(super) memory: Memory,
+    /// Steps and replays so far.
+    forwards: usize,
     gate: Gate,
     fault: Fault,
     calls: (usize, usize, usize),
@@ -136,6 +138,7 @@ impl StubRunner {
             config,
             slots: BTreeMap::new(),
             memory: Memory::default(),
+            forwards: 0,
             gate,
             fault,
             calls: (0, 0, 0),
@@ -445,6 +448,7 @@ impl StepRunner for StubRunner {
             Fault::StepPanic(call) if call == self.calls.2 => panic!("stub step panic"),
             _ => {}
         }
+        self.forwards += 1;
         let rows: usize = sequences.iter().map(|step| step.shape.rows()).sum();
         assert!((1..=self.config.step_rows_max.min(STEP_ROWS_MAX)).contains(&rows));
         let sharing = sequences.iter().filter(|step| step.rows_max.is_some());
@@ -523,6 +527,7 @@ impl StepRunner for StubRunner {
     }
 
     fn replay(&mut self, replays: &[Replay<'_>]) -> Result<(), ModelError> {
+        self.forwards += 1;
         let rows: usize = replays.iter().map(|replay| replay.tokens.len()).sum();
         assert!((1..=self.config.verify_rows_max()).contains(&rows));
         let slots: BTreeSet<usize> = replays.iter().map(|replay| replay.slot).collect();
@@ -557,6 +562,25 @@ impl StepRunner for StubRunner {
         self.memory
             .snapshots
             .keep(snapshot, self.config.snapshots, kept);
+        Ok(())
+    }
+
+    fn begin_decoded(&mut self, slot: usize, snapshot: usize) -> Result<(), ModelError> {
+        let stands = (slot, self.slots[&slot].rows.len(), self.forwards);
+        self.memory.begin(snapshot, self.config.snapshots, stands);
+        Ok(())
+    }
+
+    fn save_decoded(
+        &mut self,
+        slot: usize,
+        length: usize,
+        snapshot: usize,
+    ) -> Result<(), ModelError> {
+        let rows = &self.slots[&slot].rows;
+        let stands = (slot, length, self.forwards);
+        self.memory
+            .finish(snapshot, self.config.snapshots, stands, rows);
         Ok(())
     }
 }

@@ -8,9 +8,12 @@ use ops::{
 };
 
 use super::constraint::Masks;
+use super::decoded::RowScan;
 use super::results::ResultBuffers;
 use super::staging::{HeldBatch, HeldPlan};
-use super::{Drafts, Forward, Graphs, Progress, Runner, RunnerConfig, Selected, Snapshots};
+use super::{
+    Drafts, Forward, Graphs, Progress, Runner, RunnerConfig, Selected, Snapshots, Verified,
+};
 use crate::check::{check_drafter, check_target};
 use crate::checkpoint::{Checkpoint, drafter_naming, target_naming};
 use crate::drafter::Drafter;
@@ -124,12 +127,9 @@ impl<B: Backend> Runner<B> {
                     Drafter::new(&backend, sizes, weights, &config, rows.blocks)
                 })
                 .transpose()?,
-            snapshots: Snapshots::new(
-                &backend,
-                sizes.gdn,
-                sizes.gdn_layers(),
-                [config.snapshots, config.host_snapshots],
-            )?,
+            snapshots: Snapshots::new(&backend, sizes, &config)?,
+            row_scan: RowScan::of(&backend, sizes, &config)?,
+            verified: Verified::default(),
             progress: vec![Progress::default(); sequences],
             logprobs_top: vec![None; sequences],
             graphs: Graphs::default(),

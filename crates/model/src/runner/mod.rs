@@ -2,6 +2,7 @@
 
 mod constrained;
 mod constraint;
+mod decoded;
 mod filler;
 mod graphs;
 mod load;
@@ -34,6 +35,8 @@ use crate::{DrafterConfig, MemoryPlan, ModelConfig};
 
 pub use constraint::Constraint;
 use constraint::Masks;
+pub(crate) use decoded::ROW_SCAN_VOCAB;
+use decoded::RowScan;
 use graphs::Graphs;
 pub use load::ModelSources;
 pub use part_times::DeviceTimes;
@@ -85,6 +88,10 @@ pub struct Runner<B: Backend> {
     masks: Masks<B>,
     /// Recurrent state that outlives its sequence.
     snapshots: Snapshots<B>,
+    /// Brings states of snapshots on; `None`: there are no places for any.
+    row_scan: Option<RowScan<B>>,
+    /// The rows that `journals` have.
+    verified: Verified,
     /// Where each slot's sequence stands.
     progress: Vec<Progress>,
     /// Alternatives that each slot's sequence wants beside its tokens.
@@ -104,6 +111,28 @@ struct Progress {
     pending: usize,
     /// Emitted tokens that must be replayed before the first step.
     to_replay: usize,
+}
+
+/// The last step or replay.
+#[derive(Clone, Debug, Default)]
+struct Verified {
+    /// Steps and replays so far.
+    count: u64,
+    /// Slot and first row of every sequence.
+    segments: Vec<(usize, usize)>,
+}
+
+impl Verified {
+    /// The latest one had sequences in these slots, of so many rows.
+    fn next(&mut self, sequences: impl Iterator<Item = (usize, usize)>) {
+        self.count += 1;
+        self.segments.clear();
+        let mut start = 0;
+        for (slot, rows) in sequences {
+            self.segments.push((slot, start));
+            start += rows;
+        }
+    }
 }
 
 /// Which rows are sampled and walked.

@@ -41,6 +41,8 @@ impl<B: Backend> Runner<B> {
             "{rows} rows in one replay of at most {}",
             forward.batch.rows_max
         );
+        let tokens = |replay: &Replay<'_>| (replay.slot, replay.tokens.len());
+        self.verified.next(replays.iter().map(tokens));
         // Steps write these tables on the device.
         forward.held.forget_rows();
         staging.upload(&*self.backend, &mut forward.batch, &mut forward.held)?;

@@ -3,25 +3,28 @@
 use ops::{Backend, GdnShape, GdnState, OpsError, PAGE_TOKENS};
 
 use super::Runner;
-use crate::ModelError;
+use super::decoded::Begun;
+use crate::{ModelConfig, ModelError, RunnerConfig};
 
 /// Places for snapshots, on the device and in host memory.
 pub(super) struct Snapshots<B: Backend> {
     /// One per GDN layer.
-    device: Vec<DeviceLayer<B>>,
+    pub(super) device: Vec<DeviceLayer<B>>,
     host: Vec<HostLayer<B>>,
     /// Tokens that a place covers; `None`: it holds nothing.
     lengths: Vec<Option<usize>>,
+    /// Places that wait for a step to pass a state.
+    begun: Vec<Option<Begun>>,
     host_lengths: Vec<Option<usize>>,
 }
 
 /// All places of one layer.
-struct DeviceLayer<B: Backend> {
-    shape: GdnShape,
+pub(super) struct DeviceLayer<B: Backend> {
+    pub(super) shape: GdnShape,
     /// `[places, state_len]`, as in [`GdnState::state`].
-    state: B::Buf<f32>,
+    pub(super) state: B::Buf<f32>,
     /// `[places, 3, channels]`, as in [`GdnState::conv`].
-    conv: B::Buf<B::Act>,
+    pub(super) conv: B::Buf<B::Act>,
 }
 
 /// The same in host memory.
@@ -36,17 +39,18 @@ pub(crate) fn snapshot_bytes<B: Backend>(shape: GdnShape) -> usize {
     size_of::<f32>() * shape.state_len() + size_of::<B::Act>() * conv_len(shape)
 }
 
-fn conv_len(shape: GdnShape) -> usize {
+pub(super) fn conv_len(shape: GdnShape) -> usize {
     3 * shape.channels()
 }
 
 impl<B: Backend> Snapshots<B> {
     pub(super) fn new(
         backend: &B,
-        shape: GdnShape,
-        layers: usize,
-        [places, host_places]: [usize; 2],
+        sizes: &ModelConfig,
+        config: &RunnerConfig,
     ) -> Result<Self, OpsError> {
+        let (shape, layers) = (sizes.gdn, sizes.gdn_layers());
+        let (places, host_places) = (config.snapshots, config.host_snapshots);
         let device = |_| {
             Ok(DeviceLayer {
                 shape,
@@ -65,6 +69,7 @@ impl<B: Backend> Snapshots<B> {
             device: (0..layers).map(device).collect::<Result<_, OpsError>>()?,
             host: (0..layers).map(host).collect::<Result<_, OpsError>>()?,
             lengths: vec![None; places],
+            begun: vec![None; places],
             host_lengths: vec![None; host_places],
         })
     }
@@ -100,6 +105,23 @@ impl<B: Backend> Snapshots<B> {
         Ok(())
     }
 
+    /// A place is to take a state that decoding passes.
+    pub(super) fn begin(&mut self, place: usize, begun: Begun) {
+        self.lengths[place] = None;
+        self.begun[place] = Some(begun);
+    }
+
+    /// What a place waits for.
+    pub(super) fn begun(&self, place: usize) -> Option<Begun> {
+        self.begun[place]
+    }
+
+    /// A place holds the state of `length` tokens; `None`: it is being written.
+    pub(super) fn set(&mut self, place: usize, length: Option<usize>) {
+        self.begun[place] = None;
+        self.lengths[place] = length;
+    }
+
     fn save(
         &mut self,
         backend: &B,
@@ -108,7 +130,7 @@ impl<B: Backend> Snapshots<B> {
         length: usize,
         place: usize,
     ) -> Result<(), OpsError> {
-        self.lengths[place] = None;
+        self.set(place, None);
         for (layer, from) in self.device.iter_mut().zip(states) {
             let (state, conv) = (layer.shape.state_len(), conv_len(layer.shape));
             backend.copy(
@@ -120,7 +142,7 @@ impl<B: Backend> Snapshots<B> {
             )?;
             backend.copy(&from.conv, slot * conv, &mut layer.conv, place * conv, conv)?;
         }
-        self.lengths[place] = Some(length);
+        self.set(place, Some(length));
         Ok(())
     }
 }
@@ -183,7 +205,7 @@ impl<B: Backend> Runner<B> {
             length.is_some(),
             "place {host} in host memory holds nothing"
         );
-        snapshots.lengths[snapshot] = None;
+        snapshots.set(snapshot, None);
         for (from, to) in snapshots.host.iter().zip(&mut snapshots.device) {
             let (state, conv) = (from.shape.state_len(), conv_len(from.shape));
             let backend = &self.backend;
@@ -196,7 +218,7 @@ impl<B: Backend> Runner<B> {
             )?;
             backend.copy_from_host(&from.conv, host * conv, &mut to.conv, snapshot * conv, conv)?;
         }
-        snapshots.lengths[snapshot] = length;
+        snapshots.set(snapshot, length);
         Ok(())
     }
 }

@@ -307,6 +307,10 @@ impl<B: Backend> Runner<B> {
             .map(|sequence| self.logprobs_top[sequence.slot])
             .collect();
         let read = self.results.read(&self.backend, &tops)?;
+        // Where rows are shared only the device knew them.
+        let rows = sequences.iter().zip(&read);
+        self.verified
+            .next(rows.map(|(sequence, read)| (sequence.slot, read.result.rows)));
         let outputs = sequences.iter().zip(read).map(|(sequence, read)| {
             let (slot, shape) = (sequence.slot, sequence.shape);
             let progress = &mut self.progress[slot];

@@ -1,8 +1,16 @@
 //! `spinney bench`: times of the model without a server around it.
 
+mod answer;
+mod conversation;
+mod conversation_report;
 mod decode;
 mod decode_report;
+mod load;
+mod load_report;
+mod load_run;
+mod modes;
 mod plot;
+mod prompts;
 mod step;
 
 use std::fmt::Write;
@@ -20,6 +28,8 @@ pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Conversation(args) => conversation::run(args),
+        BenchCommand::Load(args) => load::run(args),
     }
 }
 

@@ -5,6 +5,7 @@ use rand::RngExt;
 use rand_pcg::Pcg64;
 
 use crate::auto::{Auto, CANDIDATES};
+use crate::settings::PrefixCacheSettings;
 use crate::shape::Drafting;
 use crate::tests::harness::Setup;
 use crate::tests::stub_runner::Fault;
@@ -59,11 +60,11 @@ impl Setting {
             3 => random.random_range(one..=all),
             _ => random.random_range(one..=all.min(one * 3)),
         };
-        let cache = (
-            random.random_range(0..=6),
-            random.random_range(0..=4),
-            64 << random.random_range(0..4),
-        );
+        let kept = PrefixCacheSettings {
+            interval: 64 << random.random_range(0..4),
+            decoded: random.random_bool(0.3),
+        };
+        let cache = (kept, random.random_range(0..=6), random.random_range(0..=4));
         let call = random.random_range(1..400);
         let faults = [
             Fault::None,

@@ -45,6 +45,7 @@ impl World {
         let mut random = Pcg64::seed_from_u64(seed);
         let setting = Setting::new(&mut random);
         let engine = Single::new(&setting.setup, setting.auto());
+        let decoded = setting.setup.cache.is_some_and(|cache| cache.0.decoded);
         World {
             coverage: Coverage::default(),
             turn: 0,
@@ -52,7 +53,7 @@ impl World {
             stats: engine.handle.stats(),
             engine,
             arrivals: Arrivals::default(),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(decoded),
             progress: Progress::new(&setting),
             filled: 0,
             busy: true,

@@ -1,6 +1,7 @@
 //! Forward passes and steps against golden logits and against each other, bit by bit.
 
 mod constrained;
+mod decoded;
 mod dummy;
 mod equality;
 mod golden;

@@ -114,7 +114,8 @@ fn bring_back_everywhere<B: Backend>(
             length,
         })
     }));
-    for (index, cut) in (1..=count).step_by(every).enumerate() {
+    // The two cuts of a round are as far from the ends.
+    for (index, cut) in (1..=count.div_ceil(2)).step_by(every).enumerate() {
         let sizes = SIZES[index % SIZES.len()];
         let resume = resumes[index % resumes.len()];
         bring_back(runner, (job, &whole), [cut, count + 1 - cut], resume, sizes);

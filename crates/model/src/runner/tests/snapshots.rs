@@ -8,7 +8,7 @@ use super::jobs::{
 use super::rows::{bundled, gpu};
 use super::*;
 
-const STEPS: usize = 10;
+const STEPS: usize = 6;
 
 /// Prefills in pieces of 64 and keeps the state behind each, in places 0, 1, ...
 fn prefill_and_save<B: Backend>(runner: &mut Runner<B>, job: &Job) -> Running {

@@ -7,6 +7,7 @@ use engine::{AcceptanceLaw, Shape};
 
 use super::limits::ContextArgs;
 use super::model::ModelArgs;
+use super::prefix_cache::PrefixCacheArgs;
 use super::requests::TemplateArgs;
 use super::speculation::number;
 use super::{ConfigArgs, LogArgs, SpeculationArgs};
@@ -19,6 +20,11 @@ pub enum BenchCommand {
     Step(StepBenchArgs),
     /// Tokens per second of whole answers, by mode: plain, linear, trees, auto
     Decode(DecodeBenchArgs),
+    /// Time to the first token of every turn of a growing conversation, with and without the prefix
+    /// cache
+    Conversation(ConversationBenchArgs),
+    /// Tokens per second and latencies of many requests at once, by mode and concurrency
+    Load(LoadBenchArgs),
 }
 
 /// `spinney bench step`.
@@ -127,6 +133,122 @@ pub struct DecodeBenchArgs {
     pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// `spinney bench load`.
+#[derive(Args, Clone, Debug)]
+pub struct LoadBenchArgs {
+    /// Clients at once, each of which asks again as soon as it was answered
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2,4,8,16,32",
+          value_parser = |text: &str| number(text, 1, 512))]
+    pub concurrency: Vec<usize>,
+
+    /// Modes: plain, linear (the whole block of the drafter) or linear-N, tree-N, auto
+    #[arg(long, value_name = "MODE,MODE", value_delimiter = ',', value_parser = mode,
+          default_value = "plain,linear,tree-15,auto")]
+    pub modes: Vec<DecodeMode>,
+
+    /// A user's message, put through the chat template; may be given again [default: 32 of code,
+    /// arithmetic, facts and prose, in turn]
+    #[arg(long, value_name = "TEXT", conflicts_with = "input_tokens")]
+    pub prompt: Vec<String>,
+
+    /// File that holds one such message; may be given again
+    #[arg(long, value_name = "FILE", conflicts_with = "input_tokens")]
+    pub prompt_file: Vec<PathBuf>,
+
+    /// Ask with so many random tokens instead
+    #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 1, 1 << 20))]
+    pub input_tokens: Option<usize>,
+
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value = "128",
+          value_parser = |text: &str| number(text, 2, 1 << 20))]
+    pub output_tokens: usize,
+
+    /// Requests of every client in a run
+    #[arg(long, value_name = "N", default_value = "4",
+          value_parser = |text: &str| number(text, 1, 10_000))]
+    pub requests: usize,
+
+    /// Timed runs of every mode at every concurrency; modes take turns, and another begins each time
+    #[arg(long, value_name = "N", default_value = "5",
+          value_parser = |text: &str| number(text, 1, 1000))]
+    pub runs: usize,
+
+    /// Go on to --output-tokens behind the model's end of turn
+    #[arg(long)]
+    pub ignore_eos: bool,
+
+    /// Value of enable_thinking in the chat template [default: the template's own]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub enable_thinking: Option<bool>,
+
+    /// Tokens that the KV pool holds [default: what prompts and answers of all clients need]
+    #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 64, usize::MAX))]
+    pub max_total_tokens: Option<usize>,
+
+    #[command(flatten)]
+    pub simulation: SimulationArgs,
+
+    /// Print one JSON object at the end; the tables go to standard error
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also write a plot: tokens per second and time per token over concurrency
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// `spinney bench conversation`.
+#[derive(Args, Clone, Debug)]
+pub struct ConversationBenchArgs {
+    /// Turns: a question, then results of the tool that was called
+    #[arg(long, value_name = "N", default_value = "12",
+          value_parser = |text: &str| number(text, 1, 1000))]
+    pub turns: usize,
+
+    /// Tokens of the last turn's prompt; the others grow evenly up to it
+    #[arg(long, value_name = "N", default_value = "3600",
+          value_parser = |text: &str| number(text, 1, 1 << 24))]
+    pub prompt_tokens: usize,
+
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value = "16",
+          value_parser = |text: &str| number(text, 1, 1 << 20))]
+    pub max_tokens: usize,
+
+    /// Print one JSON object at the end; the table goes to standard error
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub prefix_cache: PrefixCacheArgs,
     #[command(flatten)]
     pub log: LogArgs,
 }

@@ -3,17 +3,16 @@
 //! One engine serves all modes: each request names its shape. So the weights are loaded once, and
 //! every mode meets the same device.
 
-use engine::{
-    Algorithm, Budget, Engine, EngineConfig, FinishReason, Request, RequestStats, SamplingParams,
-    Shape,
-};
+use engine::{Algorithm, Budget, Engine, EngineConfig, Request, RequestStats, SamplingParams};
 
-use super::decode_report::{Answers, Facts, Report, mode_name};
+use super::answer;
+use super::decode_report::{Answers, Facts, Report};
+use super::modes;
+use super::prompts::{Asked, Prompt};
 use crate::cli::args::bench::{DecodeBenchArgs, DecodeMode};
 use crate::cli::checkpoints::Checkpoints;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::{chat_prompt, loading, logging};
-use crate::model_files::ModelFiles;
+use crate::cli::{loading, logging};
 
 /// What is asked where nobody gives a prompt.
 const PROMPTS: [&str; 3] = [
@@ -21,19 +20,8 @@ const PROMPTS: [&str; 3] = [
     "Explain the quicksort algorithm in 3 sentences.",
     "What is 2+2? Answer with just the number.",
 ];
-/// Drafts of the longest chain.
-const DRAFTS_MAX: usize = 15;
 /// Room behind the longest answer, so that no step is lowered to fewer rows than its mode has.
 const SLACK_TOKENS: usize = 128;
-
-/// One message of a user.
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    /// As given.
-    pub text: String,
-    /// Behind the chat template.
-    pub ids: Vec<u32>,
-}
 
 /// One answer.
 #[derive(Clone, Debug)]
@@ -49,8 +37,14 @@ pub fn run(args: &DecodeBenchArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
-    let prompts = prompts(args, &files)?;
-    let modes = modes(args, checkpoints.drafter.is_some())?;
+    let asked = Asked {
+        texts: &args.prompt,
+        files: &args.prompt_file,
+        defaults: &PROMPTS,
+        enable_thinking: args.enable_thinking,
+    };
+    let prompts = asked.prompts(&files)?;
+    let modes = modes::possible(&args.modes, checkpoints.drafter.is_some())?;
     let config = engine_config(args, &modes, &prompts);
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     let model_path = checkpoints.model_path.clone();
@@ -88,56 +82,16 @@ pub fn run(args: &DecodeBenchArgs) -> Result<Exit, Failure> {
     }
 }
 
-/// The prompts given, else those of the protocol.
-fn prompts(args: &DecodeBenchArgs, files: &ModelFiles) -> Result<Vec<Prompt>, Failure> {
-    let mut texts: Vec<(&str, String)> = Vec::new();
-    texts.extend(args.prompt.iter().map(|text| ("--prompt", text.clone())));
-    for path in &args.prompt_file {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::usage(format!("--prompt-file {}: {error}", path.display()))
-        })?;
-        texts.push(("--prompt-file", text));
-    }
-    if texts.is_empty() {
-        texts.extend(PROMPTS.map(|text| ("bench decode", text.to_owned())));
-    }
-    let prompt = |(flag, text): (&str, String)| {
-        let rendered = chat_prompt::render(flag, files, &text, args.enable_thinking)?;
-        let ids = files.vocabulary.encode(&rendered).map_err(Failure::usage)?;
-        Ok(Prompt { text, ids })
-    };
-    texts.into_iter().map(prompt).collect()
-}
-
-/// The modes, each once; without a drafter only those that need none.
-fn modes(args: &DecodeBenchArgs, drafter: bool) -> Result<Vec<DecodeMode>, Failure> {
-    let mut modes: Vec<DecodeMode> = Vec::new();
-    for &mode in &args.modes {
-        let possible = drafter || mode == DecodeMode::Plain;
-        if !possible {
-            let name = mode_name(mode);
-            eprintln!("{name} is left out: it needs a drafter (--speculative-draft-model-path)");
-        } else if !modes.contains(&mode) {
-            modes.push(mode);
-        }
-    }
-    match modes.is_empty() {
-        false => Ok(modes),
-        true => Err(Failure::usage(
-            "--modes: all of them need a drafter; give --speculative-draft-model-path or plain",
-        )),
-    }
-}
-
 /// An engine in which every request can have its own shape. Only `auto` needs all shapes timed.
 fn engine_config(args: &DecodeBenchArgs, modes: &[DecodeMode], prompts: &[Prompt]) -> EngineConfig {
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max();
     let room = longest.unwrap_or(0) + args.max_tokens + SLACK_TOKENS;
-    let nodes = modes.iter().filter_map(|mode| match *mode {
-        DecodeMode::Plain | DecodeMode::Auto => None,
-        DecodeMode::Linear(drafts) => Some(drafts.unwrap_or(DRAFTS_MAX)),
-        DecodeMode::Tree(nodes) => Some(nodes),
-    });
+    let nodes = modes
+        .iter()
+        .filter_map(|&mode| modes::shape(mode, modes::DRAFTS_MAX));
+    let nodes = nodes
+        .map(|shape| shape.rows() - 1)
+        .filter(|&nodes| nodes > 0);
     let (auto, nodes) = (modes.contains(&DecodeMode::Auto), nodes.max());
     EngineConfig {
         algorithm: match auto || nodes.is_some() {
@@ -195,9 +149,8 @@ impl Bench<'_> {
     }
 
     fn answer(&self, mode: DecodeMode, prompt: &Prompt) -> Result<Run, Failure> {
-        let handle = &self.engine.handle;
-        let chain_drafts = handle.info().chain_drafts;
-        let id = handle.submit(Request {
+        let chain_drafts = self.engine.handle.info().chain_drafts;
+        let request = Request {
             priority: 0,
             prompt: prompt.ids.clone(),
             sampling: SamplingParams::default(),
@@ -208,37 +161,15 @@ impl Bench<'_> {
             prompt_logprobs: None,
             trace: false,
             speculative: true,
-            shape: match mode {
-                DecodeMode::Plain => Some(Shape::Plain),
-                DecodeMode::Linear(drafts) => Some(Shape::Chain(drafts.unwrap_or(chain_drafts))),
-                DecodeMode::Tree(nodes) => Some(Shape::Tree(nodes)),
-                DecodeMode::Auto => None,
-            },
+            shape: modes::shape(mode, chain_drafts),
             cache_salt: None,
             turn_end: None,
             constraint: None,
-        })?;
-        let mut tokens = Vec::new();
-        loop {
-            let Ok(output) = self.engine.outputs.recv() else {
-                return Err(loading::ended(handle));
-            };
-            for update in output.updates.into_iter().filter(|update| update.id == id) {
-                tokens.extend(update.tokens.iter().map(|token| token.id));
-                let Some(finish) = update.finish else {
-                    continue;
-                };
-                return match finish.reason {
-                    FinishReason::Stop | FinishReason::Length => Ok(Run {
-                        tokens,
-                        stats: finish.stats,
-                    }),
-                    FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason)),
-                    FinishReason::Aborted | FinishReason::Expired | FinishReason::Finished => {
-                        Err(loading::ended(handle))
-                    }
-                };
-            }
-        }
+        };
+        let (tokens, finish) = answer::whole(self.engine, request)?;
+        Ok(Run {
+            tokens,
+            stats: finish.stats,
+        })
     }
 }

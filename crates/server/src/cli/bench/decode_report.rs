@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::decode::{Prompt, Run};
+use super::decode::Run;
+use super::modes;
 use super::plot::{Mark, Panel, Plot, Series};
+use super::prompts::Prompt;
 use super::{caveats, law, show, write_svg};
 use crate::cli::args::bench::{DecodeBenchArgs, DecodeMode};
 use crate::cli::exit::Failure;
@@ -113,16 +115,6 @@ impl Answers {
         (1..histogram.len())
             .map(|depth| deeper(depth) / steps)
             .collect()
-    }
-}
-
-pub(super) fn mode_name(mode: DecodeMode) -> String {
-    match mode {
-        DecodeMode::Plain => "plain".to_owned(),
-        DecodeMode::Linear(None) => "linear".to_owned(),
-        DecodeMode::Linear(Some(drafts)) => format!("linear-{drafts}"),
-        DecodeMode::Tree(nodes) => format!("tree-{nodes}"),
-        DecodeMode::Auto => "auto".to_owned(),
     }
 }
 
@@ -246,7 +238,7 @@ impl<'a> Report<'a> {
             let _ = writeln!(
                 text,
                 "{:10} {:>10} {:>9} {:>9}",
-                mode_name(mode),
+                modes::name(mode),
                 number(own, 1),
                 number(ratio, 2),
                 number(per_step, 2),
@@ -341,7 +333,7 @@ fn row(answers: &Answers) -> String {
     let tokens = answers.runs.first().map_or(0, |run| run.tokens.len());
     format!(
         "{:10} {tokens:6} {:>11} {:>9} {:>9}  {}; {}\n",
-        mode_name(answers.mode),
+        modes::name(answers.mode),
         number(answers.rate(), 1),
         number(answers.tokens_per_step(), 2),
         number(answers.first_token_ms(), 1),
@@ -363,7 +355,7 @@ fn answers_object(answers: &Answers) -> Value {
         })
     });
     json!({
-        "mode": mode_name(answers.mode),
+        "mode": modes::name(answers.mode),
         "runs": runs.collect::<Vec<_>>(),
         "mean_tokens_per_s": answers.rate(),
         "tokens_per_step": answers.tokens_per_step(),
