@@ -312,6 +312,26 @@ impl PrefixCache {
         freed
     }
 
+    /// The same for a sequence that cannot go on otherwise, with pages behind which sequences hold
+    /// others: who computed a prefix once more, since no snapshot led there, holds pages of its own
+    /// and the cache those of before. It lets go of the ones behind them, too.
+    pub(crate) fn evict_blocked(&mut self, pool: &mut KvPool, wanted: usize) -> usize {
+        let mut freed = self.evict_pages(pool, wanted);
+        while freed < wanted && pool.only_cached() > 0 {
+            let mut leaves = self.tree.leaves().iter().map(|leaf| leaf.2);
+            let blocks = |&id: &NodeId| !self.is_pinned(id) && self.tree.has_sole(id, pool);
+            let Some(leaf) = leaves.find(blocks) else {
+                break;
+            };
+            if let Some(place) = self.tree.node(leaf).snapshot {
+                self.drop_snapshot(leaf, place);
+            }
+            self.tree.drop_held(leaf, pool);
+            freed += self.evict_pages(pool, wanted - freed);
+        }
+        freed
+    }
+
     /// Pages that [`Self::evict_pages`] could free.
     #[cfg(test)]
     fn evictable(&self, pool: &KvPool) -> usize {

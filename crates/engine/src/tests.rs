@@ -2,6 +2,7 @@
 //! random pair of the fixtures.
 
 mod cached_pair;
+mod cached_prompts;
 mod constrained_pair;
 mod constraints;
 mod costless;
@@ -13,6 +14,7 @@ mod queue;
 mod requests;
 mod schedules;
 mod simulation;
+mod single;
 mod stub_contract;
 mod stub_gate;
 mod stub_memory;

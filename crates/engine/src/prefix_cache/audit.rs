@@ -94,6 +94,14 @@ impl PrefixCache {
         }
     }
 
+    /// Places that are reserved, and pins.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> (usize, u32) {
+        let slots = || self.device.slots.iter().chain(&self.host.slots);
+        let reserved = slots().filter(|slot| slot.reserved).count();
+        (reserved, slots().map(|slot| slot.pins).sum())
+    }
+
     fn owner(&self, place: Place) -> Option<NodeId> {
         match place {
             Place::Device(device) => self.device.slots[device].owner,

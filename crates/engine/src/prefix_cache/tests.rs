@@ -409,3 +409,35 @@ fn totals_count_what_was_admitted() {
     let stats = fixture.cache.stats();
     assert_eq!((stats.query_tokens, stats.hit_tokens), (150, 64));
 }
+
+#[test]
+fn pages_behind_which_a_sequence_holds_others_are_freed_for_whoever_must_go_on() {
+    let mut fixture = Fixture::new(1, 0);
+    assert_eq!(fixture.insert(None, &[1, 2]), 2);
+    // It computes them once more, and goes on.
+    let table = fixture.pool.reserve(tokens(&[1, 2, 3, 4]).len());
+    let table = table.expect("pages are free");
+    let (cache, pool) = (&mut fixture.cache, &mut fixture.pool);
+    assert_eq!(
+        cache.insert(None, &tokens(&[1, 2, 3, 4]), table.pages(), pool),
+        2
+    );
+    let mut reservation = cache.reserve_snapshot().expect("a place");
+    reservation.moves.clear();
+    assert!(cache.attach(None, &tokens(&[1, 2, 3, 4]), reservation));
+    assert_eq!((pool.only_cached(), cache.evict_pages(pool, 5)), (2, 0));
+    assert_eq!(cache.evict_blocked(pool, 1), 1);
+    cache.audit().expect("a sound cache");
+    assert_eq!(
+        (cache.stats().pages, cache.stats().device_snapshots),
+        (1, 0)
+    );
+    assert_eq!(
+        cache.evict_blocked(pool, 5),
+        1,
+        "no more are the cache's alone"
+    );
+    cache.audit_idle().expect("a sound cache");
+    pool.release(table);
+    pool.audit([]).expect("nothing leaks");
+}

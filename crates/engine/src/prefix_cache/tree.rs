@@ -277,9 +277,21 @@ impl Tree {
     /// Frees up to `count` pages from the end of a leaf without a snapshot, as far as nobody else
     /// holds them, and says how many.
     pub(super) fn trim(&mut self, leaf: NodeId, count: usize, pool: &mut KvPool) -> usize {
-        let node = self.node(leaf);
-        let freed = sole_at_end(node, pool).min(count);
-        let kept = node.pages.len() - freed;
+        let freed = sole_at_end(self.node(leaf), pool).min(count);
+        self.cut(leaf, freed, pool);
+        freed
+    }
+
+    /// Lets go of the pages at the end of a leaf that others hold, too.
+    pub(super) fn drop_held(&mut self, leaf: NodeId, pool: &mut KvPool) {
+        let pages = self.node(leaf).pages.iter().rev();
+        let held = pages.take_while(|&&page| !pool.is_sole(page)).count();
+        self.cut(leaf, held, pool);
+    }
+
+    /// Lets go of so many pages at the end of a leaf without a snapshot.
+    fn cut(&mut self, leaf: NodeId, count: usize, pool: &mut KvPool) {
+        let kept = self.node(leaf).pages.len() - count;
         if kept == 0 {
             self.unlink(leaf);
         }
@@ -287,17 +299,23 @@ impl Tree {
         self.change(leaf, |node| {
             pages = node.pages.split_off(kept);
             node.tokens.truncate(kept * PAGE_TOKENS);
-            node.end -= freed * PAGE_TOKENS;
+            node.end -= count * PAGE_TOKENS;
         });
         if kept == 0 {
             self.nodes[leaf] = None;
             self.vacant.push(leaf);
         }
-        self.pages -= freed;
+        self.pages -= count;
         for page in pages.into_iter().rev() {
             pool.uncache(page);
         }
-        freed
+    }
+
+    /// Whether any page on the way to the end of a node is the tree's alone.
+    pub(super) fn has_sole(&self, id: NodeId, pool: &KvPool) -> bool {
+        let way = std::iter::successors(Some(id), |&id| self.node(id).parent);
+        let mut pages = way.flat_map(|id| &self.node(id).pages);
+        pages.any(|&page| pool.is_sole(page))
     }
 
     /// Takes a leaf away from its parent; a root without children goes with its last one.

@@ -2,6 +2,8 @@
 
 use super::{Scheduler, Waiting};
 use crate::RequestId;
+use crate::kv_pool::KvPool;
+use crate::prefix_cache::PrefixCache;
 use crate::sequence::{Sequence, Stage};
 
 /// Lower goes on, higher gives way.
@@ -14,6 +16,16 @@ impl Scheduler {
     /// context goes, from those that are free or that only the cache holds. `false`, and it has what it
     /// had, if there are too few.
     pub(crate) fn grow(&mut self, index: usize, rows: usize) -> bool {
+        self.grow_from(index, rows, PrefixCache::evict_pages)
+    }
+
+    /// The same; `evict` frees so many of the cache's pages.
+    fn grow_from(
+        &mut self,
+        index: usize,
+        rows: usize,
+        evict: impl FnOnce(&mut PrefixCache, &mut KvPool, usize) -> usize,
+    ) -> bool {
         let sequence = &mut self.running[index];
         let tokens = (sequence.committed() + rows).min(self.limits.context);
         let missing = tokens
@@ -22,7 +34,7 @@ impl Scheduler {
         if let (Some(cache), Some(short)) = (&mut self.cache, missing.checked_sub(self.kv.free()))
             && short > 0
         {
-            cache.evict_pages(&mut self.kv, short);
+            evict(cache, &mut self.kv, short);
         }
         self.kv.extend(&mut sequence.pages, tokens)
     }
@@ -39,7 +51,7 @@ impl Scheduler {
         let mut sent_back = Vec::new();
         for (_, id) in order {
             while let Some(index) = self.find(id)
-                && !self.grow(index, 1)
+                && !self.grow_from(index, 1, PrefixCache::evict_blocked)
             {
                 let last = self.running.iter().enumerate();
                 let last = last.max_by_key(|(_, sequence)| rank(sequence));

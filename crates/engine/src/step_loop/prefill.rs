@@ -52,6 +52,7 @@ impl<R: StepRunner> StepLoop<R> {
             let new = sequence.history.count_prefill(plan.range.end);
             self.shared.counters().prefill(new, now_ms);
             sequence.end_chunk(plan.range.len());
+            // What is broken is nobody's beginning.
             if output.not_finite.is_none() {
                 self.keep_state(plan.index)?;
             }
@@ -59,10 +60,6 @@ impl<R: StepRunner> StepLoop<R> {
             let id = sequence.id;
             let done = sequence.stage() != Stage::Prefill;
             let scored = done && sequence.tokens_max == 0;
-            // What is broken is nobody's beginning.
-            if output.not_finite.is_none() {
-                self.keep_state(plan.index)?;
-            }
             let known = plan.range.end - new - plan.range.start;
             if output.prompt_logprobs.len() > known {
                 self.update(id).prompt_logprobs = output.prompt_logprobs.split_off(known);

@@ -9,6 +9,8 @@ pub(crate) enum Fault {
     StartError(usize),
     PrefillError(usize),
     PrefillPanic(usize),
+    /// The first chunk of the call has logits that are not finite, and rows that are nobody's.
+    PrefillNotFinite(usize),
     StepError(usize),
     StepPanic(usize),
     /// The first sequence of the step has logits that are not finite.

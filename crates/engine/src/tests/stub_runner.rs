@@ -96,6 +96,8 @@ pub(crate) struct StubRunner {
     gate: Gate,
     fault: Fault,
     calls: (usize, usize, usize),
+    /// Starts from a snapshot: of prompts, and of prompts with emitted tokens.
+    pub(super) resumed: [u64; 2],
     /// Every shape that was run.
     pub(crate) shapes: Arc<Mutex<Vec<Vec<Shape>>>>,
     /// Every key that was recorded.
@@ -140,6 +142,7 @@ impl StubRunner {
             gate,
             fault,
             calls: (0, 0, 0),
+            resumed: [0; 2],
             shapes: Arc::default(),
             recorded: Arc::default(),
             last: Vec::new(),
@@ -317,6 +320,7 @@ impl StubRunner {
         let Some(resume) = start.resume else {
             return Digests::default();
         };
+        self.resumed[usize::from(!start.emitted.is_empty())] += 1;
         let left = start.prompt.len() + start.emitted.len();
         assert!(resume.length < left, "no token is left to be processed");
         let tokens = start.prompt.iter().chain(start.emitted);
@@ -412,9 +416,18 @@ impl StepRunner for StubRunner {
         let slots: BTreeSet<usize> = chunks.iter().map(|chunk| chunk.slot).collect();
         assert_eq!(slots.len(), chunks.len(), "a slot twice");
         let pairs = chunks.iter().zip(constraints);
-        Ok(pairs
+        let mut outputs: Vec<PrefillOutput> = pairs
             .map(|(chunk, constraint)| self.chunk(chunk, constraint))
-            .collect())
+            .collect();
+        if self.fault == Fault::PrefillNotFinite(self.calls.1) {
+            let slot = self.slots.get_mut(&chunks[0].slot).expect("it was started");
+            slot.dead = true;
+            let (from, rows) = (chunks[0].start, chunks[0].tokens.len());
+            self.memory.draft(&slot.pages, from, rows);
+            outputs[0].not_finite = Some(not_finite().to_string());
+            outputs[0].first = None;
+        }
+        Ok(outputs)
     }
 
     fn step(&mut self, sequences: &[SequenceStep]) -> Result<StepOutput, ModelError> {

@@ -1,12 +1,14 @@
 //! Requests by a law: short and long ones, beginnings that others had, all kinds of options.
 
 use model::Shape;
+use ops::PAGE_TOKENS;
 use rand::RngExt;
 use rand_pcg::Pcg64;
 
+use super::setting::Setting;
 use crate::shape::Drafting;
 use crate::tests::constraints::{Cycle, Turn};
-use crate::tests::harness::{Setup, VOCAB, request};
+use crate::tests::harness::{VOCAB, request};
 use crate::{ModelInfo, Request};
 
 /// Conversations that later prompts go on from.
@@ -35,8 +37,8 @@ impl Arrivals {
         }
     }
 
-    fn prompt(&mut self, random: &mut Pcg64, context: usize) -> (Option<String>, Vec<u32>) {
-        let longest = context - 1;
+    fn prompt(&mut self, random: &mut Pcg64, setting: &Setting) -> (Option<String>, Vec<u32>) {
+        let longest = setting.setup.context - 1;
         let salts = [None, None, None, Some(""), Some("a"), Some("b")];
         let salt = salts[random.random_range(0..salts.len())].map(String::from);
         if self.systems.is_empty() {
@@ -46,6 +48,10 @@ impl Arrivals {
             }
         }
         let (salt, mut prompt) = match random.random_range(0..10) {
+            _ if random.random_bool(setting.length) => {
+                let length = random.random_range(1..=longest);
+                (salt, tokens(random, length))
+            }
             0..5 if !self.past.is_empty() => {
                 let (salt, past) = &self.past[random.random_range(0..self.past.len())];
                 let kept = match random.random_bool(0.7) {
@@ -58,10 +64,6 @@ impl Arrivals {
                 salt,
                 self.systems[random.random_range(0..self.systems.len())].clone(),
             ),
-            7 => {
-                let length = random.random_range(1..=longest);
-                (salt, tokens(random, length))
-            }
             _ => (salt, Vec::new()),
         };
         let more = match random.random_bool(0.2) {
@@ -70,15 +72,20 @@ impl Arrivals {
         };
         prompt.extend(tokens(random, more));
         prompt.truncate(longest);
+        // Prompts that end where a page does are beginnings of others at times.
+        if random.random_bool(0.1) {
+            prompt.truncate(prompt.len() / PAGE_TOKENS * PAGE_TOKENS);
+        }
         if prompt.is_empty() {
             prompt.push(random.random_range(0..VOCAB as u32));
         }
         (salt, prompt)
     }
 
-    fn one(&mut self, random: &mut Pcg64, setup: &Setup, info: &ModelInfo) -> Request {
-        let (cache_salt, prompt) = self.prompt(random, setup.context);
+    fn one(&mut self, random: &mut Pcg64, setting: &Setting, info: &ModelInfo) -> Request {
+        let (cache_salt, prompt) = self.prompt(random, setting);
         let max_tokens = match random.random_range(0..10) {
+            0..8 if random.random_bool(setting.talk) => random.random_range(60..600),
             0 => 1,
             1..5 => random.random_range(1..=24),
             5..9 => random.random_range(1..=120),
@@ -107,7 +114,7 @@ impl Arrivals {
             request.max_tokens *= usize::from(random.random_bool(0.6));
         }
         if random.random_bool(0.1) {
-            request.shape = Some(own_shape(random, setup, info));
+            request.shape = Some(own_shape(random, setting, info));
         }
         if random.random_bool(0.1) && request.max_tokens > 0 {
             request.constraint = Some(Box::new(cycle(random)));
@@ -119,10 +126,10 @@ impl Arrivals {
     pub(super) fn group(
         &mut self,
         random: &mut Pcg64,
-        setup: &Setup,
+        setting: &Setting,
         info: &ModelInfo,
     ) -> Vec<Request> {
-        let first = self.one(random, setup, info);
+        let first = self.one(random, setting, info);
         let mut group = vec![first];
         match random.random_range(0..10) {
             0 => {
@@ -134,7 +141,7 @@ impl Arrivals {
             }
             1 => {
                 for _ in 0..random.random_range(1..5) {
-                    let next = self.one(random, setup, info);
+                    let next = self.one(random, setting, info);
                     group.push(next);
                 }
             }
@@ -149,9 +156,9 @@ impl Arrivals {
     }
 }
 
-fn own_shape(random: &mut Pcg64, setup: &Setup, info: &ModelInfo) -> Shape {
+fn own_shape(random: &mut Pcg64, setting: &Setting, info: &ModelInfo) -> Shape {
     let most = info.tree_rows_max - 1;
-    if setup.drafting == Drafting::Off || random.random_bool(0.2) {
+    if setting.setup.drafting == Drafting::Off || random.random_bool(0.2) {
         return Shape::Plain;
     }
     match random.random_bool(0.5) {

@@ -20,7 +20,12 @@ pub(super) fn ownership(scheduler: &Scheduler) {
     let cached = scheduler.cache.iter().flat_map(PrefixCache::pages);
     scheduler.kv.audit_with(tables, cached).expect("pages");
     if let Some(cache) = &scheduler.cache {
-        cache.audit_idle().expect("a sound cache");
+        cache.audit().expect("a sound cache");
+        let decoded = scheduler.running.iter().map(|sequence| &sequence.decoded);
+        let places =
+            decoded.map(|own| usize::from(own.begun.is_some()) + usize::from(own.kept.is_some()));
+        let in_use = (places.sum(), 0);
+        assert_eq!(cache.in_use(), in_use, "reserved places and pins");
     }
     let slots: BTreeSet<usize> = (scheduler.running.iter())
         .map(|sequence| sequence.slot.index())
@@ -141,6 +146,14 @@ pub(super) fn order(
             "{rank:?} came from nowhere"
         );
         assert!(still.is_none_or(|still| &rank < still), "{rank:?} overtook");
+    }
+    let before = progress.running.values().map(|seen| seen.rank);
+    let running = scheduler.running.iter().map(super::progress::rank);
+    if let Some(first) = before.chain(running).min() {
+        assert!(
+            now.binary_search(&first).is_err(),
+            "{first:?}, the first, gave way"
+        );
     }
     let last = scheduler.running.iter().map(super::progress::rank).max();
     for seen in progress.running.values() {

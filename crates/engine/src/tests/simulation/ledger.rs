@@ -19,10 +19,13 @@ pub(super) struct Live {
     scored: usize,
     /// How a command ended it, and how many of its tokens count.
     ended: Option<(FinishReason, usize)>,
-    /// Digest of the prompt up to the end of each page.
+    /// Digest of prompt and output up to the end of each page, and of all.
     pages: Vec<u64>,
+    all: u64,
     /// Of these, how many were computed, or found.
     known: usize,
+    /// Whether the output enters the cache, too.
+    decoded: bool,
     /// Tokens from the cache, once it has had a slot.
     cached: Option<usize>,
 }
@@ -36,6 +39,8 @@ pub(super) struct Ledger {
     pub(super) live: BTreeMap<RequestId, Live>,
     /// Prefixes that were computed since the last flush: nothing else can be found.
     computed: HashSet<Prefix>,
+    /// Whether outputs enter the cache.
+    decoded: bool,
     last_id: u64,
     /// Output tokens that count.
     pub(super) kept: u64,
@@ -43,21 +48,23 @@ pub(super) struct Ledger {
     pub(super) ended: u64,
 }
 
-fn page_digests(prompt: &[u32]) -> Vec<u64> {
-    let mut all = 0;
-    let pages = prompt.chunks_exact(PAGE_TOKENS);
-    pages
-        .map(|page| {
-            all = page.iter().fold(all, |all, &token| digest(all, token));
-            all
-        })
-        .collect()
+/// Whether the stub's logits were not finite.
+pub(super) fn is_broken(reason: &FinishReason) -> bool {
+    matches!(reason, FinishReason::Error(text) if text.contains("not finite"))
 }
 
 impl Live {
     /// Whether it ever ran.
     pub(super) fn had_slot(&self) -> bool {
         self.cached.is_some() || self.ended.is_none()
+    }
+
+    /// A token of prompt or output, at position `at`.
+    fn take(&mut self, at: usize, token: u32) {
+        self.all = digest(self.all, token);
+        if (at + 1).is_multiple_of(PAGE_TOKENS) {
+            self.pages.push(self.all);
+        }
     }
 
     fn prefix(&self, page: usize) -> Prefix {
@@ -67,19 +74,31 @@ impl Live {
 }
 
 impl Ledger {
+    pub(super) fn new(decoded: bool) -> Self {
+        Ledger {
+            decoded,
+            ..Ledger::default()
+        }
+    }
+
     pub(super) fn submit(&mut self, id: RequestId, request: Request, context: usize) {
         assert!(id.0 > self.last_id, "ids increase");
         self.last_id = id.0;
-        let live = Live {
+        let mut live = Live {
             law: Law::new(&request, context),
             output: Vec::new(),
             scored: 0,
             ended: None,
-            pages: page_digests(&request.prompt),
+            pages: Vec::new(),
+            all: 0,
             known: 0,
+            decoded: self.decoded,
             cached: None,
             request,
         };
+        for at in 0..live.request.prompt.len() {
+            live.take(at, live.request.prompt[at]);
+        }
         self.live.insert(id, live);
     }
 
@@ -106,7 +125,12 @@ impl Ledger {
             assert!(found, "{cached} tokens were found that nobody computed");
         }
         assert_eq!(*live.cached.get_or_insert(cached), cached, "cached tokens");
-        let known = prefilled / PAGE_TOKENS;
+        let mut computed = prefilled;
+        if live.decoded && !live.output.is_empty() {
+            let length = live.request.prompt.len() + live.output.len();
+            computed = computed.max(length - 1);
+        }
+        let known = computed / PAGE_TOKENS;
         for page in live.known..known {
             self.computed.insert(live.prefix(page));
         }
@@ -122,8 +146,10 @@ impl Ledger {
         let finish = update.finish.clone()?;
         if live.ended.is_none() {
             // It may have begun in this very turn.
+            let broken = is_broken(&finish.reason);
             let prompt = live.request.prompt.len();
-            self.watch(id, finish.cached_tokens, prompt);
+            let prefilled = if broken { finish.cached_tokens } else { prompt };
+            self.watch(id, finish.cached_tokens, prefilled);
         }
         let live = self.live.remove(&id).expect("it was just found");
         live.check_finish(&finish);
@@ -148,11 +174,14 @@ impl Live {
             "tokens behind the end"
         );
         for token in &update.tokens {
-            let at = prompt.len() + self.output.len();
+            let at = self.request.prompt.len() + self.output.len();
             assert_eq!(Some(token.id), self.law.next(), "token {at}");
             let expected = (self.request.logprobs).map(|top| fake_logprob(at, token.id, top));
             assert_eq!(token.logprob, expected, "token {at}");
             self.output.push(token.id);
+            if self.decoded {
+                self.take(at, token.id);
+            }
         }
         if let Some(trace) = &update.trace {
             assert!(self.request.trace, "a trace that nobody asked for");
@@ -174,13 +203,17 @@ impl Live {
             None => self.check_natural(&finish.reason),
         }
         assert_eq!(finish.completion_tokens, kept);
-        if self.ended.is_none() && self.request.prompt_logprobs.is_some() {
+        let whole = matches!(finish.reason, FinishReason::Length | FinishReason::Stop);
+        if whole && self.request.prompt_logprobs.is_some() {
             assert_eq!(self.scored, prompt - 1, "all of the prompt is scored");
         }
         check_stats(finish);
     }
 
     fn check_natural(&self, reason: &FinishReason) {
+        if is_broken(reason) {
+            return;
+        }
         if let FinishReason::Error(_) = reason {
             assert!(self.request.constraint.is_some(), "{reason:?}");
             let mut law = self.law.clone();

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use ops::PAGE_TOKENS;
+
 use super::setting::Setting;
 use crate::RequestId;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Sequence, Stage};
+use crate::tests::harness::settings;
 
 /// Priority and id: who goes first.
 pub(super) type Rank = (i64, RequestId);
@@ -33,6 +36,8 @@ pub(super) struct Progress {
     urgent: Option<(RequestId, usize, u64)>,
     /// Turns in which anybody who runs gets on, and in which the most urgent starts.
     bounds: (u64, u64),
+    /// Rows of a sequence that admission counts on, and the context.
+    rows: (usize, usize),
 }
 
 pub(super) fn rank(sequence: &Sequence) -> Rank {
@@ -62,7 +67,9 @@ impl Progress {
         let setup = &setting.setup;
         let (context, slots) = (setup.context as u64, setup.running_max as u64);
         // One page of one prompt, or one token of one replay, for each round.
-        let replay = setting.settings().0.runner.replay_rows_max() as u64;
+        let (settings, _) = settings(setup);
+        let replay = settings.runner.replay_rows_max() as u64;
+        let rows = settings.shapes.iter().map(|shape| shape.rows()).max();
         let one = context.div_ceil(64) + 1 + context.div_ceil(replay);
         let all = ROUND * (slots * one + 1);
         Progress {
@@ -70,7 +77,22 @@ impl Progress {
             first: [None; 2],
             urgent: None,
             bounds: (all, all + ROUND * (context + 1)),
+            rows: (rows.expect("there is a shape"), setup.context),
         }
+    }
+
+    /// Who must start now: the head of a queue for which a slot and enough pages are free.
+    pub(super) fn starts(&self, scheduler: &Scheduler) -> Option<RequestId> {
+        let head = scheduler.waiting.head()?;
+        let emitted = head
+            .history
+            .as_ref()
+            .map_or(0, |history| history.output.len());
+        let (rows, context) = self.rows;
+        let tokens = (head.request.prompt.len() + emitted.max(1) + rows - 1).min(context);
+        let pages = tokens.div_ceil(PAGE_TOKENS) + scheduler.running.len();
+        let slot = scheduler.slots.used() < scheduler.slots.total();
+        (slot && scheduler.kv.free() >= pages).then_some(head.id)
     }
 
     /// Looks at what runs behind a turn.

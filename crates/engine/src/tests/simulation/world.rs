@@ -1,7 +1,6 @@
 //! An engine without its thread, and those who use it.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -9,16 +8,14 @@ use rand_pcg::Pcg64;
 use super::arrivals::Arrivals;
 use super::coverage::Coverage;
 use super::invariants;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, is_broken};
 use super::progress::{Progress, Rank};
 use super::setting::Setting;
 use crate::handle::Command;
 use crate::scheduler::Waiting;
 use crate::sequence::Stage;
-use crate::shared::Shared;
-use crate::step_loop::StepLoop;
-use crate::tests::stub_runner::{Fault, Gate, StubRunner};
-use crate::{EngineHandle, EngineStats, FinishReason, Phase, RequestId, StepOutput, SubmitError};
+use crate::tests::single::Single;
+use crate::{EngineStats, FinishReason, RequestId, SubmitError};
 
 /// Turns within which everything that was taken must have ended.
 const DRAIN_TURNS: u64 = 100_000;
@@ -31,11 +28,7 @@ pub(super) struct World {
     pub(super) coverage: Coverage,
     pub(super) turn: u64,
     random: Pcg64,
-    step_loop: StepLoop<StubRunner>,
-    handle: EngineHandle,
-    shared: Arc<Shared>,
-    commands: Sender<Command>,
-    outputs: Receiver<StepOutput>,
+    engine: Single,
     arrivals: Arrivals,
     ledger: Ledger,
     progress: Progress,
@@ -51,29 +44,16 @@ impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Pcg64::seed_from_u64(seed);
         let setting = Setting::new(&mut random);
-        let (settings, info) = setting.settings();
-        let sizes = settings.runner.clone();
-        let (pages, slots) = (sizes.kv_pages, sizes.sequences_max);
-        let shared = Arc::new(Shared::new(info, settings.queue_max, pages, slots));
-        let (commands, received) = channel();
-        let (sender, outputs) = channel();
-        let runner = StubRunner::new(sizes, Gate::default(), Fault::None);
-        let ends = (Arc::clone(&shared), received, sender);
-        let step_loop = StepLoop::new(&settings, runner, setting.auto(), ends);
-        shared.enter(Phase::Ready);
-        let handle = EngineHandle::new(Arc::clone(&shared), commands.clone());
+        let engine = Single::new(&setting.setup, setting.auto());
+        let decoded = setting.setup.cache.is_some_and(|cache| cache.0.decoded);
         World {
             coverage: Coverage::default(),
             turn: 0,
             random,
-            step_loop,
-            stats: handle.stats(),
-            handle,
-            shared,
-            commands,
-            outputs,
+            stats: engine.handle.stats(),
+            engine,
             arrivals: Arrivals::default(),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(decoded),
             progress: Progress::new(&setting),
             filled: 0,
             busy: true,
@@ -88,28 +68,28 @@ impl World {
             self.step();
         }
         match self.random.random_bool(0.7) {
-            true => self.handle.drain(),
+            true => self.engine.handle.drain(),
             false => {
                 self.coverage.count("shutdowns", 1);
-                self.handle.shutdown();
+                self.engine.handle.shutdown();
                 let all: Vec<RequestId> = self.ledger.live.keys().copied().collect();
                 for id in all {
                     self.end(id, FinishReason::Aborted, usize::MAX);
                 }
             }
         }
-        self.step_loop.take_commands();
-        let refused = self.handle.submit(crate::tests::request(1, 1, 1));
+        self.engine.step_loop.take_commands();
+        let refused = self.engine.handle.submit(crate::tests::request(1, 1, 1));
         assert!(matches!(refused, Err(SubmitError::Unavailable(_))));
         let until = self.turn + DRAIN_TURNS;
-        while !self.step_loop.scheduler.is_empty() || !self.ledger.live.is_empty() {
+        while !self.engine.step_loop.scheduler.is_empty() || !self.ledger.live.is_empty() {
             assert!(self.turn < until, "the engine does not drain");
             self.step();
         }
         self.flush();
         invariants::nothing_is_left(
-            &self.step_loop.scheduler,
-            &self.handle.stats(),
+            &self.engine.step_loop.scheduler,
+            &self.engine.handle.stats(),
             &self.ledger,
         );
         self.count_stats();
@@ -117,7 +97,7 @@ impl World {
 
     /// Commands before a turn.
     fn act(&mut self) {
-        let scheduler = &self.step_loop.scheduler;
+        let scheduler = &self.engine.step_loop.scheduler;
         let empty = scheduler.is_empty();
         let waiting = scheduler.waiting.iter().count();
         if self.random.random_bool(0.004) || (empty && self.random.random_bool(0.1)) {
@@ -137,24 +117,24 @@ impl World {
         }
         if self.random.random_bool(0.01) {
             let id = RequestId(1 << 60);
-            self.handle.abort(id);
-            self.handle.finish(id, 0);
-            self.handle.expire(vec![id]);
+            self.engine.handle.abort(id);
+            self.engine.handle.finish(id, 0);
+            self.engine.handle.expire(vec![id]);
         }
         if self.random.random_bool(if empty { 0.1 } else { 0.002 }) {
             self.flush();
         }
-        self.step_loop.take_commands();
+        self.engine.step_loop.take_commands();
     }
 
     fn submit(&mut self) {
         let setup = &self.setting.setup;
-        let info = &self.shared.info;
-        let group = self.arrivals.group(&mut self.random, setup, info);
-        let before = self.handle.stats();
+        let info = self.engine.handle.info();
+        let group = self.arrivals.group(&mut self.random, &self.setting, info);
+        let before = self.engine.handle.stats();
         let free = before.slots_total - before.running;
         let room = setup.queue_max == 0 || before.waiting + group.len() <= setup.queue_max + free;
-        match self.handle.submit_all(group.clone()) {
+        match self.engine.handle.submit_all(group.clone()) {
             Ok(ids) => {
                 assert!(room, "the queue was full");
                 self.coverage.count("requests", ids.len() as u64);
@@ -168,13 +148,13 @@ impl World {
                 self.coverage.count("refused", 1);
             }
         }
-        self.step_loop.take_commands();
+        self.engine.step_loop.take_commands();
     }
 
     /// Requests by what they do: new, sent back, and the stages of those that run.
     fn phases(&self) -> [Vec<RequestId>; PHASES] {
         let mut phases: [Vec<RequestId>; PHASES] = Default::default();
-        let scheduler = &self.step_loop.scheduler;
+        let scheduler = &self.engine.step_loop.scheduler;
         for waiting in scheduler.waiting.iter() {
             phases[usize::from(waiting.history.is_some())].push(waiting.id);
         }
@@ -207,19 +187,19 @@ impl World {
         let id = ids[self.random.random_range(0..ids.len())];
         if self.random.random_bool(0.5) {
             self.coverage.count(aborted, 1);
-            self.handle.abort(id);
+            self.engine.handle.abort(id);
             self.end(id, FinishReason::Aborted, usize::MAX);
             // Twice is once.
             if self.random.random_bool(0.1) {
-                self.handle.finish(id, 0);
+                self.engine.handle.finish(id, 0);
             }
         } else {
             let kept = self.random.random_range(0..60);
             self.coverage.count(finished, 1);
-            self.handle.finish(id, kept);
+            self.engine.handle.finish(id, kept);
             self.end(id, FinishReason::Finished, kept);
         }
-        self.step_loop.take_commands();
+        self.engine.step_loop.take_commands();
     }
 
     /// A command that ends a live request was sent.
@@ -242,22 +222,25 @@ impl World {
             ids.push(rest[self.random.random_range(0..rest.len())]);
             self.coverage.count("expired in vain", 1);
         }
-        self.handle.expire(ids.clone());
+        self.engine.handle.expire(ids.clone());
         if !blocked {
             self.coverage.count("expired", ids.len() as u64);
             for id in ids {
                 self.end(id, FinishReason::Expired, usize::MAX);
             }
         }
-        self.step_loop.take_commands();
+        self.engine.step_loop.take_commands();
     }
 
     fn flush(&mut self) {
         let (done, answer) = channel();
         let command = Command::FlushCache(done);
-        self.commands.send(command).expect("the loop listens");
-        let idle = self.step_loop.scheduler.is_empty();
-        self.step_loop.take_commands();
+        self.engine
+            .commands
+            .send(command)
+            .expect("the loop listens");
+        let idle = self.engine.step_loop.scheduler.is_empty();
+        self.engine.step_loop.take_commands();
         assert_eq!(answer.try_recv(), Ok(idle), "whether the cache was flushed");
         if idle {
             self.ledger.flush();
@@ -271,12 +254,30 @@ impl World {
     fn step(&mut self) {
         self.turn += 1;
         let rank = |waiting: &Waiting| (waiting.request.priority, waiting.id);
-        let waiting: Vec<Rank> = self.step_loop.scheduler.waiting.iter().map(rank).collect();
-        self.step_loop.turn().expect("the stub does not fail");
+        let waiting: Vec<Rank> = self
+            .engine
+            .step_loop
+            .scheduler
+            .waiting
+            .iter()
+            .map(rank)
+            .collect();
+        let starts = self.progress.starts(&self.engine.step_loop.scheduler);
+        self.engine
+            .step_loop
+            .turn()
+            .expect("the stub does not fail");
         self.coverage.count("turns", 1);
-        let runner = &mut self.step_loop.runner;
+        let runner = &mut self.engine.step_loop.runner;
         runner.shapes.lock().expect("nobody panicked").clear();
-        let scheduler = &self.step_loop.scheduler;
+        let scheduler = &self.engine.step_loop.scheduler;
+        for waiting in scheduler.waiting.iter() {
+            let again =
+                waiting.history.is_some() && self.progress.running.contains_key(&waiting.id);
+            if again && waiting.request.prompt_logprobs.is_some() {
+                self.coverage.count("preempted while scored", 1);
+            }
+        }
         let sent_back = scheduler.waiting.iter();
         let sent_back = sent_back.filter_map(|w| Some((w.id, w.history.as_ref()?.cached, 0)));
         let running = scheduler.running.iter();
@@ -286,20 +287,26 @@ impl World {
         for (id, cached, prefilled) in here {
             self.ledger.watch(id, cached, prefilled);
         }
-        let scheduler = &self.step_loop.scheduler;
+        let scheduler = &self.engine.step_loop.scheduler;
         invariants::nobody_is_lost(scheduler, &self.ledger);
         invariants::order(scheduler, &waiting, &self.progress, &mut self.coverage);
         invariants::ownership(scheduler);
-        let memory = &mut self.step_loop.runner.memory;
+        let memory = &mut self.engine.step_loop.runner.memory;
         invariants::contents(scheduler, memory, &mut self.filled);
-        let stats = self.handle.stats();
+        let stats = self.engine.handle.stats();
         invariants::gauges(scheduler, &stats, &self.stats);
+        // Who started may have been sent back at once.
+        if stats.preemptions == self.stats.preemptions {
+            let mut waiting = scheduler.waiting.iter().map(|waiting| Some(waiting.id));
+            let idles = starts.is_some() && waiting.any(|id| id == starts);
+            assert!(!idles, "{starts:?} waits though there is room");
+        }
         self.stats = stats;
         self.progress.look(scheduler, self.turn);
     }
 
     fn receive(&mut self) {
-        while let Ok(output) = self.outputs.try_recv() {
+        while let Ok(output) = self.engine.outputs.try_recv() {
             let mut ids: Vec<RequestId> = output.updates.iter().map(|u| u.id).collect();
             ids.sort_unstable();
             ids.dedup();
@@ -309,9 +316,11 @@ impl World {
                     continue;
                 };
                 self.coverage.count("ended", 1);
-                self.coverage.count("constraints failed", {
-                    u64::from(matches!(finish.reason, FinishReason::Error(_)))
-                });
+                if let FinishReason::Error(_) = &finish.reason {
+                    let events = ["constraints failed", "not finite"];
+                    let broken = is_broken(&finish.reason);
+                    self.coverage.count(events[usize::from(broken)], 1);
+                }
                 if finish.cached_tokens > 0 {
                     self.coverage.count("hits", 1);
                 }
@@ -328,9 +337,10 @@ impl World {
     }
 
     fn count_stats(&mut self) {
-        let stats = self.handle.stats();
+        let stats = self.engine.handle.stats();
         let cache = &stats.prefix_cache;
-        let memory = &self.step_loop.runner.memory;
+        let memory = &self.engine.step_loop.runner.memory;
+        let resumed = self.engine.step_loop.runner.resumed;
         for (event, times) in [
             ("tokens", stats.generated_tokens),
             ("sequence steps", stats.drafts),
@@ -343,6 +353,8 @@ impl World {
             ("snapshots evicted", cache.snapshots_evicted),
             ("copies to the device", memory.snapshots.filled),
             ("copies to the host", memory.host.filled),
+            ("resumed prompts", resumed[0]),
+            ("resumed outputs", resumed[1]),
             ("histories", 1),
         ] {
             self.coverage.count(event, times);
