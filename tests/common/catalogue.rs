@@ -16,10 +16,12 @@ use crate::pair::{self, Mode, Pair, held_out, request, run};
 use crate::residues::Residues;
 
 /// Some requests run into it.
-pub const CONTEXT: usize = 512;
+pub const CONTEXT: usize = 256;
 /// Longer prompts are left out.
-const PROMPT_MAX: usize = 470;
-const TURNS: usize = 5;
+const PROMPT_MAX: usize = 225;
+const TURNS: usize = 4;
+/// Tokens of an answer that a conversation goes on from at most.
+const ANSWER_MAX: usize = 24;
 
 /// Names a request: its prompt, and what it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +37,8 @@ struct Prompt {
     turn_end: Option<usize>,
 }
 
-/// Prompts of a family begin alike, those of the first one only by chance.
+/// Prompts of a family begin alike. Those of the first one do not; they end shortly before a page
+/// does.
 pub struct Catalogue {
     families: Vec<Vec<Prompt>>,
     end_ids: Vec<u32>,
@@ -48,19 +51,18 @@ impl Catalogue {
     pub fn new(files: &ModelFiles, engine: &Engine, variants: u64) -> Self {
         let texts = Texts { files };
         let questions = texts.questions();
-        let alone = held_out(files, 6).into_iter().map(|prompt| prompt.ids);
-        let mut families = vec![alone.map(|ids| texts.prompt(ids)).collect::<Vec<_>>()];
-        for asked in questions.chunks(TURNS).take(6) {
+        let mut families = vec![texts.short(&questions)];
+        for asked in questions.chunks(TURNS).take(5) {
             families.push(texts.conversation(engine, asked));
         }
-        for (number, rules) in questions.chunks(9).take(4).enumerate() {
+        for (number, rules) in questions.chunks(5).take(4).enumerate() {
             let asked = questions.iter().skip(40 + 5 * number).take(5);
             families.push(texts.under_rules(&rules.join("\n"), asked));
         }
-        let long = texts.under_rules(&questions[..20].join("\n"), questions.iter().take(1));
+        let long = texts.under_rules(&questions[..12].join("\n"), questions.iter().take(1));
         let long = &long[0].ids;
         // Ends at and beside the places where pages end.
-        let ends = [1, 2, 63, 64, 65, 127, 128, 129, 192, 193, 256, 257, 320];
+        let ends = [1, 2, 63, 64, 65, 127, 128, 129, 192, 193];
         let cut = ends.map(|length| texts.prompt(long[..length].to_vec()));
         families.push(cut.into());
         for family in &mut families {
@@ -78,12 +80,12 @@ impl Catalogue {
         self.families.len()
     }
 
-    /// Any request of a family.
-    pub fn draw(&self, family: usize, random: &mut Pcg64) -> Key {
+    /// Any request of a family, for a long answer or a short one.
+    pub fn draw(&self, family: usize, long: bool, random: &mut Pcg64) -> Key {
         Key {
             family,
             prompt: random.random_range(0..self.families[family].len()),
-            variant: random.random_range(0..self.variants),
+            variant: 2 * random.random_range(0..self.variants) + u64::from(long),
         }
     }
 
@@ -92,11 +94,12 @@ impl Catalogue {
         let prompt = &self.families[key.family][key.prompt];
         let name = (key.family as u64) << 40 | (key.prompt as u64) << 20 | key.variant;
         let random = &mut Pcg64::seed_from_u64(name);
-        let max_tokens = match random.random_bool(0.25) {
-            true => random.random_range(60..130),
-            false => random.random_range(1..32),
+        let long = key.variant % 2 == 1;
+        let max_tokens = match long {
+            true => random.random_range(24..64),
+            false => random.random_range(1..20),
         };
-        let ends: &[u32] = match random.random_bool(0.5) {
+        let ends: &[u32] = match random.random_bool(if long { 0.1 } else { 0.5 }) {
             true => &self.end_ids,
             false => &[],
         };
@@ -126,7 +129,7 @@ impl Catalogue {
     }
 
     fn sampling(&self, random: &mut Pcg64) -> SamplingParams {
-        let temperatures = [0.0, 0.8, 1.5];
+        let temperatures = [0.0, 0.0, 0.8, 1.5];
         let mut sampling = SamplingParams {
             temperature: *temperatures.choose(random).expect("there are some"),
             seed: random.random(),
@@ -184,6 +187,18 @@ impl Texts<'_> {
         self.prompt(self.files.vocabulary.encode(&text).expect("it is text"))
     }
 
+    /// Prompts whose answers begin in their first page and go on in the second.
+    fn short(&self, questions: &[String]) -> Vec<Prompt> {
+        let pairs = questions.chunks(2).take(20).zip(38..);
+        let prompt = |(pair, length): (&[String], usize)| {
+            let text = pair.join(" ").repeat(3);
+            let question = serde_json::json!({"role": "user", "content": text});
+            let ids = self.render(&[question]).ids;
+            self.prompt(ids[..length.min(ids.len())].to_vec())
+        };
+        pairs.map(prompt).collect()
+    }
+
     /// The prompts of a conversation's turns.
     fn conversation(&self, engine: &Engine, asked: &[String]) -> Vec<Prompt> {
         let mut messages = Vec::new();
@@ -195,7 +210,7 @@ impl Texts<'_> {
                 break;
             }
             let ends = &self.files.generation.end_ids;
-            let asked = request(&prompt.ids, SamplingParams::default(), ends, 60);
+            let asked = request(&prompt.ids, SamplingParams::default(), ends, ANSWER_MAX);
             let answer = run(engine, &[asked], 1, None).remove(0).tokens;
             let text = self.files.vocabulary.decode(&answer, true);
             messages.push(serde_json::json!({"role": "assistant", "content": text}));
@@ -263,6 +278,7 @@ impl Alone {
             engine: pair.start_with(EngineConfig {
                 context_length: Some(CONTEXT),
                 share_rows: false,
+                skip_warmup: true,
                 ..pair::config(Mode::Plain, 1)
             }),
             known: HashMap::new(),

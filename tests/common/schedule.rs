@@ -16,34 +16,44 @@ use crate::pair::{self, Mode};
 pub struct House {
     pub mode: Mode,
     pub config: EngineConfig,
+    /// Many long answers in few pages.
+    crowded: bool,
 }
 
 impl House {
     pub fn draw(random: &mut Pcg64) -> Self {
         let modes = [
-            (Mode::Plain, 2),
+            // A CPU pays for every row.
+            (Mode::Plain, 4),
             (Mode::Linear, 4),
-            (Mode::Tree(7), 3),
+            (Mode::Tree(7), 5),
             (Mode::Tree(15), 3),
-            (Mode::Tree(31), 2),
-            (Mode::Tree(63), 2),
+            (Mode::Tree(31), 1),
+            (Mode::Tree(63), 1),
             (Mode::Auto, 1),
         ];
         let all = modes.iter();
         let all = all.flat_map(|&(mode, weight)| std::iter::repeat_n(mode, weight));
         let all: Vec<Mode> = all.collect();
         let mode = all[random.random_range(0..all.len())];
-        let slots = match mode {
+        let crowded = random.random_bool(0.5);
+        let slots = match (mode, crowded) {
             // Its warm-up times as many sequences at once.
-            Mode::Auto => random.random_range(2..4),
-            _ => random.random_range(1..7),
+            (Mode::Auto, _) => random.random_range(2..4),
+            (_, true) => random.random_range(3..7),
+            (_, false) => random.random_range(1..5),
         };
         let mut pick = |values: &[usize]| *values.choose(random).expect("there are some");
         let prefill_chunk = pick(&[64, 128, 256, 512, 1024, 2048]);
-        let tokens_total = Some(CONTEXT + pick(&[0, 0, 64, 128, 256, 512]));
+        let spare = if crowded {
+            [64, 192, 192]
+        } else {
+            [0, 128, 256]
+        };
+        let tokens_total = Some(CONTEXT + pick(&spare));
         let draft_batch_max = pick(&[0, 0, 0, 2]);
         let cache = PrefixCacheConfig {
-            interval: pick(&[64, 64, 128, 256, 4096]),
+            interval: pick(&[64, 64, 64, 128, 4096]),
             snapshots: Some(pick(&[1, 2, 3, 4, 8])),
             host_snapshots: pick(&[0, 1, 2, 8]),
             decoded: false,
@@ -60,7 +70,11 @@ impl House {
             prefix_cache: random.random_bool(0.8).then_some(cache),
             ..pair::config(mode, slots)
         };
-        House { mode, config }
+        House {
+            mode,
+            config,
+            crowded,
+        }
     }
 
     /// A shape that requests may ask for here.
@@ -99,24 +113,27 @@ pub struct Visit {
 /// Requests mostly of a few families.
 pub fn draw_visits(catalogue: &Catalogue, house: &House, random: &mut Pcg64) -> Vec<Visit> {
     let any = |random: &mut Pcg64| random.random_range(0..catalogue.families());
-    let common = [any(random), any(random)];
-    let count = random.random_range(4..11);
+    // A pool holds many of the short prompts, until their answers grow.
+    let short = if house.crowded { 0 } else { any(random) };
+    let common = [short, any(random)];
+    let count = random.random_range(3..8);
     let visit = |number: usize| {
         let family = match random.random_bool(0.75) {
             true => common[random.random_range(0..2)],
             false => any(random),
         };
-        let key = catalogue.draw(family, random);
+        let long = random.random_bool(if house.crowded { 0.85 } else { 0.1 });
+        let key = catalogue.draw(family, long, random);
         let mut request = catalogue.request(key);
         request.speculative = random.random_bool(0.9);
         request.priority = [0, 0, 0, -1, 1][random.random_range(0..5)];
         request.cache_salt = random.random_bool(0.1).then(|| "other".to_owned());
         request.shape = random.random_bool(0.2).then(|| house.shape(random));
-        let waits = number > 0 && random.random_bool(0.6);
+        let waits = number > 0 && random.random_bool(0.5);
         Visit {
             key,
             request,
-            after: waits.then(|| (random.random_range(0..number), random.random_range(0..25))),
+            after: waits.then(|| (random.random_range(0..number), random.random_range(0..15))),
             leave: match random.random_range(0..12) {
                 0 => Some(Leave::Abort(random.random_range(0..20))),
                 1 => {

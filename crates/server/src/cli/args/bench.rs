@@ -223,7 +223,7 @@ pub struct ConversationBenchArgs {
           value_parser = |text: &str| number(text, 1, 1000))]
     pub turns: usize,
 
-    /// Tokens of the last turn's prompt; the others grow evenly up to it
+    /// Tokens of the last turn's prompt, about; the others grow evenly up to it
     #[arg(long, value_name = "N", default_value = "3600",
           value_parser = |text: &str| number(text, 1, 1 << 24))]
     pub prompt_tokens: usize,
