@@ -267,7 +267,7 @@ fn loads_are_measured_in_all_modes() {
         let modes = point["modes"].as_array().unwrap();
         assert_eq!(modes.len(), 4);
         for mode in modes {
-            assert_eq!(mode["runs_tokens"], json!([clients * 2 * 12; 2]));
+            assert_eq!(mode["runs_tokens"], json!(vec![clients * 2 * 12; 2]));
             let rate = &mode["tokens_per_s"];
             let [median, min, max] =
                 ["median", "min", "max"].map(|key| rate[key].as_f64().unwrap());
@@ -286,7 +286,11 @@ fn loads_are_measured_in_all_modes() {
         assert_eq!(modes[0]["shapes"], json!({"plain": 1.0}));
         // The last step of an answer has one row; all others have those of the mode.
         let tree = modes[2]["shapes"]["tree-15"].as_f64().unwrap();
-        assert!(tree > 0.5 && value(2, "rows_per_step") > 8.0, "{}", modes[2]);
+        assert!(
+            tree > 0.5 && value(2, "rows_per_step") > 8.0,
+            "{}",
+            modes[2]
+        );
         let ratio = point["auto"]["over_plain"]["median"].as_f64().unwrap();
         assert!(ratio > 0.0 && point["auto"]["holds"].is_boolean());
     }

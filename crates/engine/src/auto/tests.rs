@@ -37,7 +37,8 @@ const POOR: Prediction = Prediction {
     chain: [0.03, 0.04, 0.05],
 };
 
-/// One sequence alone: its steps, of which each accepts `accepted(shape)`.
+/// One sequence alone: its steps, of which each takes what the table says and accepts
+/// `accepted(shape)`.
 fn run(
     auto: &mut Auto,
     phi: &mut PhiAverage,
@@ -48,6 +49,8 @@ fn run(
     (0..steps)
         .map(|_| {
             let shape = auto.choose(&[phi], 0).shape;
+            let ms = auto.table_ms(Choice::uniform(shape, 1), 1, 0);
+            auto.took(shape.rows(), ms);
             if shape != Shape::Plain {
                 auto.observe(phi, shape, accepted(shape), prediction);
             }
@@ -372,4 +375,5 @@ fn the_choice_stays_close_to_the_best_fixed_shape() {
     }
 }
 
+mod paced;
 mod shared;

@@ -42,6 +42,9 @@ impl<R: StepRunner> StepLoop<R> {
             steps.len(),
             "one output per sequence"
         );
+        if let (Some(auto), Drafting::Auto) = (&mut self.auto, self.drafting) {
+            auto.took(rows, output.timing.total_ms);
+        }
         let trees = self.step_trees(indices, &steps, &output.sequences)?;
         let results = output.sequences.into_iter().zip(trees);
         let mut ended = Vec::new();
