@@ -277,22 +277,23 @@ impl Auto {
                 Kind::Tree => kind == Kind::Chain && idle(self.tree_used),
             },
         };
-        if ![Kind::Plain, Kind::Chain, Kind::Tree]
-            .into_iter()
-            .any(wanted)
-        {
+        let kinds = [Kind::Plain, Kind::Chain, Kind::Tree];
+        if !kinds.into_iter().any(wanted) {
             return None;
         }
         let outlook = self.outlook(drafting, plain);
         let drafts = outlook.best(|kind| kind != Kind::Plain && wanted(kind));
-        let near = |&(_, rate): &(Choice, f64)| rate >= PLAIN_NEAR * outlook.now;
+        let batch = self.batch(drafting, plain);
+        // By the table where that promises more: plain was perhaps not run for long.
+        let one_rows = drafting.len() + plain;
+        let slower = self.pace.factor(Kind::Plain, one_rows, self.step).max(1.0);
+        let near = |&(_, rate): &(Choice, f64)| rate * slower >= PLAIN_NEAR * outlook.now;
         let one_row = || {
             outlook
                 .best(|kind| kind == Kind::Plain && wanted(kind))
                 .filter(near)
         };
         let (choice, rate) = drafts.or_else(one_row)?;
-        let batch = self.batch(drafting, plain);
         let loss = self.ms(choice, &batch) * (1.0 - rate / outlook.now);
         if loss > self.allowance {
             return None;
