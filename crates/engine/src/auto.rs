@@ -199,8 +199,9 @@ impl Auto {
         accepted: usize,
         prediction: &Prediction,
     ) {
-        average.observe(prediction, self.step);
-        self.overall.observe(prediction, self.step);
+        average.observe(prediction, self.step, self.batch.0);
+        // One after the other, as if they were steps of one sequence.
+        self.overall.observe(prediction, self.step, 1);
         let predicted = predicted(verified, prediction);
         match Kind::of(verified) {
             Kind::Plain => {}
@@ -256,6 +257,14 @@ impl Auto {
             self.plain_best_since = None;
         }
         if rate > outlook.now * HYSTERESIS {
+            tracing::debug!(
+                from = ?self.current,
+                to = ?best,
+                gain = rate / outlook.now,
+                chain = self.chain.value(),
+                tree = self.tree.value(),
+                "drafts otherwise"
+            );
             self.current = best;
         }
     }

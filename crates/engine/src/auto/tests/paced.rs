@@ -96,6 +96,33 @@ fn news_is_not_sought_at_any_price() {
     }
 }
 
+/// Answers that begin well and go on badly, in step with each other.
+#[test]
+fn a_batch_whose_drafts_become_poor_is_left_soon() {
+    let slope = 0.35;
+    let ms = |choice: Choice| {
+        staircase(choice.shape) + slope * (choice.rows - choice.shape.rows()) as f64
+    };
+    let count = 16;
+    let mut auto = Auto::new(table(staircase, slope), false);
+    waves(&mut auto, (1, count, 30), &GOOD, ms);
+    let mut phis = vec![PhiAverage::default(); count];
+    let mut poor_steps = 0;
+    for step in 0..40 {
+        let choice = auto.choose(&phis.iter().collect::<Vec<_>>(), 0);
+        auto.took(choice.rows, ms(choice));
+        let drafts = choice.shape != Shape::Plain;
+        assert!(drafts || step >= 4, "good drafts are used");
+        poor_steps += usize::from(drafts && step >= 4);
+        let prediction = if step < 4 { GOOD } else { POOR };
+        for phi in phis.iter_mut().filter(|_| drafts) {
+            let accepted = if step < 4 { 3 } else { 0 };
+            auto.observe(phi, choice.shape, accepted, &prediction);
+        }
+    }
+    assert!(poor_steps <= 12, "{poor_steps} steps of poor drafts");
+}
+
 #[test]
 fn a_large_batch_falls_back_soon() {
     let mut auto = Auto::new(table(staircase, 0.5), false);
