@@ -27,7 +27,6 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     if (threadIdx.x == 0) {
         barrier_init(barrier, 1);
         barrier_init_fence();
-        barrier_expect(barrier, sizeof(shared.squares));
     }
     // The others' barriers must be there before sums are sent.
     cluster_arrive();
@@ -43,6 +42,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     if (mine) loads.load(p, start, at);
     cluster_wait();
     if (row >= live) return;
+    // Sums that are there already are counted, too: the phase cannot end before this arrival.
+    if (threadIdx.x == 0) barrier_expect(barrier, sizeof(shared.squares));
     const float4 sum = mine ? loads.sum() : zero;
     const float squares = warp_sum(squares_of(sum));
     if (lane < BLOCKS) {

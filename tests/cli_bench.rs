@@ -240,6 +240,47 @@ fn simulated_answers_follow_the_law() {
     assert_eq!(per_step, [1.0, 8.0, 8.0]);
 }
 
+/// Every turn of a conversation begins where the last one ended.
+#[test]
+fn conversations_are_timed_with_and_without_the_cache() {
+    let args = [
+        "bench",
+        "conversation",
+        "--device=cpu",
+        "--turns=4",
+        "--prompt-tokens=800",
+        "--max-tokens=3",
+        "--speculative-ddtree-budget=7",
+        "--chunked-prefill-size=256",
+    ];
+    let run = spinney(&[&args[..], &["--json"]].concat());
+    let object = run.json();
+    assert_eq!(object["identical"], true);
+    let turns = object["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 4);
+    let count = |turn: &Value, name: &str| turn[name].as_u64().unwrap();
+    assert_eq!(count(&turns[0], "cached_tokens"), 0);
+    for pair in turns.windows(2) {
+        let before = count(&pair[0], "prompt_tokens");
+        let (prompt, cached) = (
+            count(&pair[1], "prompt_tokens"),
+            count(&pair[1], "cached_tokens"),
+        );
+        assert!(cached.is_multiple_of(64) && cached + 80 > before && cached < before);
+        assert!(before + 100 < prompt && prompt <= 800);
+    }
+    assert!(count(&turns[3], "prompt_tokens") > 700);
+    for turn in turns {
+        for name in ["first_token_without_ms", "first_token_with_ms"] {
+            assert!(turn[name].as_f64().unwrap() > 0.0);
+        }
+    }
+    // The table was shown while the object grew: two lines before it, two behind it.
+    assert_eq!(run.stderr.lines().count(), 2 + 4 + 2, "{}", run.stderr);
+    let off = [&args[..], &["--disable-radix-cache"]].concat();
+    spinney(&off).refused(2, &["--disable-radix-cache"]);
+}
+
 /// Two clients of two requests each, in every mode, and what is said of `auto`.
 #[test]
 fn loads_are_measured_in_all_modes() {

@@ -111,19 +111,25 @@ fn all_requests_are_aborted_at_once() {
 #[test]
 fn only_an_idle_cache_is_flushed() {
     let server = Server::start(&[]);
-    for reply in [
-        server.get("/flush_cache"),
-        server.post("/flush_cache", &json!({})),
-    ] {
-        let answer = reply.ok();
-        assert_eq!(answer["success"], true);
-        assert!(
-            answer["message"]
-                .as_str()
-                .unwrap()
-                .contains("no prefix cache")
-        );
+    let cached = || {
+        let mut body = chat(&"What is 17 plus 25? ".repeat(20));
+        body["max_tokens"] = 1.into();
+        let usage = &server.post(CHAT, &body).ok()["usage"];
+        usage["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap()
+    };
+    for post in [false, true] {
+        assert_eq!(cached(), 0);
+        assert!(cached() >= 64);
+        let reply = match post {
+            true => server.post("/flush_cache", &json!({})),
+            false => server.get("/flush_cache"),
+        };
+        let emptied = json!({"success": true, "message": "The prefix cache is empty."});
+        assert_eq!(reply.ok(), emptied);
     }
+    assert_eq!(cached(), 0);
     let running = server.begin(CHAT, &endless(json!({})));
     server.until_metric(RUNNING, 1.0, LATER);
     let reply = server.get("/flush_cache");

@@ -234,10 +234,13 @@ fn a_server_listens_and_tells_while_it_downloads() {
     let talk = json!({"model": TARGET, "messages": [{"role": "user", "content": "Hi"}]});
     assert_eq!(post(port, "/apply-template", &talk).0, 200);
     assert_eq!(get(port, "/server_info").1["startup_time"], json!(null));
-    assert_eq!(get(port, "/flush_cache").0, 200);
-    let (status, refusal) = post(port, "/v1/chat/completions", &talk);
-    let code = (status, &refusal["error"]["code"]);
-    assert_eq!(code, (503, &json!("model_loading")), "{refusal}");
+    for (status, refusal) in [
+        get(port, "/flush_cache"),
+        post(port, "/v1/chat/completions", &talk),
+    ] {
+        let code = (status, &refusal["error"]["code"]);
+        assert_eq!(code, (503, &json!("model_loading")), "{refusal}");
+    }
     assert_eq!(get(port, "/health_generate").0, 503);
     setting.hub.edit(TARGET, |model| model.faults.clear());
     while get(port, "/health").0 != 200 {

@@ -95,12 +95,14 @@ impl Pair {
 
     /// The same, where sequences share the rows of a step or do not.
     pub fn start_sharing(&self, mode: Mode, running_max: usize, share_rows: bool) -> Engine {
-        let (algorithm, budget) = match mode {
-            Mode::Plain => (Algorithm::None, Budget::Auto),
-            Mode::Linear => (Algorithm::Dflash, Budget::Auto),
-            Mode::Tree(budget) => (Algorithm::Ddtree, Budget::Fixed(budget)),
-            Mode::Auto => (Algorithm::Ddtree, Budget::Auto),
-        };
+        self.start_with(EngineConfig {
+            share_rows,
+            ..config(mode, running_max)
+        })
+    }
+
+    /// The same with all options.
+    pub fn start_with(&self, config: EngineConfig) -> Engine {
         let spec = LoadSpec {
             target: self.target.clone(),
             drafter: Some(self.drafter.clone()),
@@ -110,32 +112,42 @@ impl Pair {
             vocab_used: self.vocab_used,
             graphs: true,
         };
-        let config = EngineConfig {
-            algorithm,
-            chain_drafts: None,
-            budget,
-            topk_cap: None,
-            running_max,
-            queue_max: 0,
-            context_length: None,
-            tokens_total: None,
-            memory_fraction: 0.88,
-            prefill_chunk: 512,
-            draft_batch_max: 0,
-            share_rows,
-            skip_warmup: false,
-            prefix_cache: None,
-            simulate: None,
-        };
         let engine = Engine::start(spec, config).expect("the configuration is valid");
         loop {
             let status = engine.handle.status();
             match status.phase {
                 Phase::Ready => return engine,
-                Phase::Failed => panic!("{mode}: {:?}", status.error),
+                Phase::Failed => panic!("{:?}", status.error),
                 _ => std::thread::sleep(Duration::from_millis(5)),
             }
         }
+    }
+}
+
+/// An engine of this mode without a prefix cache, whose pool holds all that may run.
+pub fn config(mode: Mode, running_max: usize) -> EngineConfig {
+    let (algorithm, budget) = match mode {
+        Mode::Plain => (Algorithm::None, Budget::Auto),
+        Mode::Linear => (Algorithm::Dflash, Budget::Auto),
+        Mode::Tree(budget) => (Algorithm::Ddtree, Budget::Fixed(budget)),
+        Mode::Auto => (Algorithm::Ddtree, Budget::Auto),
+    };
+    EngineConfig {
+        algorithm,
+        chain_drafts: None,
+        budget,
+        topk_cap: None,
+        running_max,
+        queue_max: 0,
+        context_length: None,
+        tokens_total: None,
+        memory_fraction: 0.88,
+        prefill_chunk: 512,
+        draft_batch_max: 0,
+        share_rows: true,
+        skip_warmup: false,
+        prefix_cache: None,
+        simulate: None,
     }
 }
 
@@ -143,6 +155,7 @@ impl Pair {
 #[derive(Clone, Debug)]
 pub struct HeldOut {
     pub group: String,
+    pub text: String,
     pub ids: Vec<u32>,
 }
 
@@ -171,6 +184,7 @@ pub fn held_out(files: &ModelFiles, per_group: usize) -> Vec<HeldOut> {
             .expect("the template renders");
         prompts.push(HeldOut {
             group: group.to_owned(),
+            text: line["prompt"].as_str().expect("it has a text").to_owned(),
             ids: files.vocabulary.encode(&prompt).expect("text is encoded"),
         });
     }

@@ -146,37 +146,48 @@ impl KvPool {
     /// With no sequence left exactly the pages in `cached` must be held, once each, and all others
     /// be free; says what is wrong otherwise.
     pub(crate) fn audit(&self, cached: impl IntoIterator<Item = u32>) -> Result<(), String> {
-        let mut expected = vec![0; self.holders.len()];
-        for page in cached {
-            expected[page as usize] += 1;
-        }
-        let mut free = vec![0; self.holders.len()];
-        for &page in &self.free {
-            free[page as usize] += 1;
-        }
-        for (page, (&holders, &expected)) in self.holders.iter().zip(&expected).enumerate() {
-            let free = free[page];
-            if free != usize::from(holders == 0) {
+        self.audit_with([], cached)
+    }
+
+    /// The same while tables hold pages, too: `tables` has each page as often as they do.
+    pub(crate) fn audit_with(
+        &self,
+        tables: impl IntoIterator<Item = u32>,
+        cached: impl IntoIterator<Item = u32>,
+    ) -> Result<(), String> {
+        let count = |pages: &mut dyn Iterator<Item = u32>| {
+            let mut counts = vec![0u32; self.holders.len()];
+            pages.for_each(|page| counts[page as usize] += 1);
+            counts
+        };
+        let tables = count(&mut tables.into_iter());
+        let cached = count(&mut cached.into_iter());
+        let free = count(&mut self.free.iter().copied());
+        let mut only_cached = 0;
+        for (page, &holders) in self.holders.iter().enumerate() {
+            let (tables, cached, free) = (tables[page], cached[page], free[page]);
+            if free != u32::from(holders == 0) {
                 return Err(format!(
                     "KV page {page} has {holders} holders and is {free} times in the free list"
                 ));
             }
-            if self.cached[page] != (expected == 1) {
+            if self.cached[page] != (cached == 1) {
                 return Err(format!(
                     "KV page {page} is taken for one of the prefix cache"
                 ));
             }
-            if holders != expected || expected > 1 {
+            if holders != tables + cached || cached > 1 {
                 return Err(format!(
-                    "KV page {page} has {holders} holders while idle, {expected} of them in the \
-                     prefix cache, which may hold it once"
+                    "KV page {page} has {holders} holders, but sequences hold it {tables} times \
+                     and the prefix cache {cached} times, which may hold it once"
                 ));
             }
+            only_cached += usize::from(holders == 1 && cached == 1);
         }
-        match self.only_cached == self.used() {
+        match self.only_cached == only_cached {
             true => Ok(()),
             false => Err(format!(
-                "{} pages count as the prefix cache's",
+                "{} pages count as the prefix cache's, {only_cached} are",
                 self.only_cached
             )),
         }

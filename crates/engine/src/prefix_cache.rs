@@ -114,6 +114,10 @@ pub struct CacheStats {
     pub pages_evicted: u64,
     /// Snapshots given up for others, or with their pages.
     pub snapshots_evicted: u64,
+    /// Snapshots moved from the device to host memory.
+    pub offloads: u64,
+    /// Snapshots moved back.
+    pub fetches: u64,
 }
 
 /// See the module. An empty salt is no salt; prompts of different salts never meet.
@@ -253,6 +257,7 @@ impl PrefixCache {
         };
         let Reservation { device, mut moves } = self.reserve_snapshot()?;
         moves.push(Move::Fetch { host, device });
+        self.totals.fetches += 1;
         let from = &mut self.host.slots[host];
         // Another lease may still read the host's copy; it stays without an owner until then.
         let to = Slot { pins: 1, ..*from };
@@ -402,6 +407,7 @@ impl PrefixCache {
         self.host.slots[host] = slot;
         self.device.slots[device].owner = None;
         self.tree.set_snapshot(owner, Some(Place::Host(host)));
+        self.totals.offloads += 1;
         Some(Move::Offload { device, host })
     }
 

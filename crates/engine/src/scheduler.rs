@@ -10,12 +10,13 @@ use std::ops::Range;
 
 use ops::PAGE_TOKENS;
 
-use crate::RequestId;
 use crate::chunk_shares::shares;
+use crate::history::History;
 use crate::kv_pool::KvPool;
 use crate::prefix_cache::PrefixCache;
 use crate::sequence::{Sequence, Stage};
 use crate::state_pool::StatePool;
+use crate::{Request, RequestId};
 
 pub(crate) use admission::Admission;
 pub(crate) use queue::{Queue, Waiting};
@@ -147,9 +148,20 @@ impl Scheduler {
 
     /// Ends a running sequence: slot and pages are free again.
     pub(crate) fn release(&mut self, index: usize) {
+        self.take(index);
+    }
+
+    /// Takes a sequence out of its slot and its pages.
+    fn take(&mut self, index: usize) -> (RequestId, Request, History) {
         let sequence = self.running.remove(index);
         self.kv.release(sequence.pages);
         self.slots.release(sequence.slot);
+        let kept = sequence.decoded.kept.map(|(_, reservation)| reservation);
+        for reservation in kept.into_iter().chain(sequence.decoded.begun) {
+            let cache = self.cache.as_mut().expect("it reserved the place");
+            cache.cancel(reservation);
+        }
+        (sequence.id, sequence.request, sequence.history)
     }
 
     /// What to run next: the first kind of work that is due behind the last one.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::history::History;
 use crate::kv_pool::BlockTable;
+use crate::prefix_cache::Reservation;
 use crate::prefix_cache::boundaries::Boundaries;
 use crate::state_pool::StateSlot;
 use crate::{Finish, FinishReason, Request, RequestId};
@@ -18,6 +19,15 @@ pub(crate) enum Stage {
     Replay,
     /// It emits tokens.
     Decode,
+}
+
+/// Places for states that decoding passes.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded {
+    /// The place of the next one.
+    pub(crate) begun: Option<Reservation>,
+    /// The latest one, and its position.
+    pub(crate) kept: Option<(usize, Reservation)>,
 }
 
 /// A running sequence.
@@ -39,6 +49,8 @@ pub(crate) struct Sequence {
     pub(crate) history: History,
     /// Where its prefill stops to keep its state; `None`: nowhere.
     pub(crate) boundaries: Option<Boundaries>,
+    /// See [`Decoded`].
+    pub(crate) decoded: Decoded,
     /// Prompt tokens that are processed.
     prefilled: usize,
     /// Which tokens of the history's output must be processed again. The newest at admission is not
@@ -64,6 +76,7 @@ impl Sequence {
             tokens_max,
             history,
             boundaries: None,
+            decoded: Decoded::default(),
             prefilled: resumed,
         }
     }

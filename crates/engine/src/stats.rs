@@ -16,6 +16,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Tokens of their prompts.
     pub waiting_tokens: usize,
+    /// Of those in the queue, the ones that had a slot and gave it up.
+    pub preempted: usize,
     /// Pages in use / in the pool.
     pub pages_used: usize,
     /// Pages in the pool.
@@ -26,7 +28,7 @@ pub struct EngineStats {
     pub slots_total: usize,
     /// The prefix cache.
     pub prefix_cache: CacheStats,
-    /// Tokens prefilled.
+    /// Prompt tokens that were prefilled, or spared by the prefix cache; each once.
     pub prompt_tokens: u64,
     /// Tokens emitted and kept. Counted when emitted; what [`crate::EngineHandle::finish`] drops
     /// is taken off again.

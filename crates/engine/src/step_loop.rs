@@ -2,6 +2,7 @@
 
 mod admission;
 mod decode;
+mod decoded;
 mod ending;
 mod output;
 mod prefill;
@@ -123,8 +124,8 @@ fn prepare<R: StepRunner>(
 
 /// Everything that the engine thread works with.
 pub(crate) struct StepLoop<R> {
-    runner: R,
-    scheduler: Scheduler,
+    pub(crate) runner: R,
+    pub(crate) scheduler: Scheduler,
     /// In effect: the configured one unless a benchmark said otherwise.
     drafting: Drafting,
     configured: Drafting,
@@ -134,6 +135,8 @@ pub(crate) struct StepLoop<R> {
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     outputs: Sender<StepOutput>,
+    /// Whether the prefix cache takes states that decoding passes.
+    decoded: bool,
     /// News that were not sent yet.
     updates: Vec<RequestUpdate>,
     /// Time in the constraints of the last call.
@@ -181,6 +184,7 @@ impl<R: StepRunner> StepLoop<R> {
             shared,
             commands,
             outputs,
+            decoded: cache.is_some_and(|cache| cache.decoded),
             updates: Vec::new(),
             mask_ms: None,
             draining: false,
@@ -189,6 +193,7 @@ impl<R: StepRunner> StepLoop<R> {
 
     fn serve(&mut self) -> Result<(), ModelError> {
         while !(self.draining && self.scheduler.is_empty()) {
+            self.await_command();
             self.take_commands();
             self.turn()?;
             self.shared.beat();
@@ -209,15 +214,19 @@ impl<R: StepRunner> StepLoop<R> {
         Ok(())
     }
 
-    /// Obeys what has arrived; waits up to a second for it when there is nothing to do.
-    fn take_commands(&mut self) {
+    /// With nothing to do, waits up to a second for a command and obeys it.
+    fn await_command(&mut self) {
         if self.scheduler.is_empty() && !self.draining {
             match self.commands.recv_timeout(IDLE_BEAT) {
                 Ok(command) => self.obey(command),
-                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.draining = true,
             }
         }
+    }
+
+    /// Obeys what has arrived.
+    pub(crate) fn take_commands(&mut self) {
         loop {
             match self.commands.try_recv() {
                 Ok(command) => self.obey(command),

@@ -1,16 +1,20 @@
 //! The engine as its users see it: over a stub model that checks every call it gets, and over the
 //! random pair of the fixtures.
 
+mod cached_pair;
 mod constrained_pair;
 mod constraints;
 mod costless;
 mod failures;
 mod fixture_pair;
 mod harness;
+mod prefix_cache;
 mod queue;
 mod requests;
 mod schedules;
+mod simulation;
 mod stub_contract;
+mod stub_gate;
 mod stub_memory;
 mod stub_runner;
 mod traces;

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::app::App;
@@ -22,14 +23,13 @@ const POLL: Duration = Duration::from_millis(20);
 /// Seconds that `/flush_cache` waits at most.
 const WAIT_MAX: f64 = 600.0;
 
-/// Empties the prefix cache of an idle server. There is none, so nothing is freed: what remains is
-/// the answer that benchmarks wait for, and the certainty that nothing else runs.
+/// Empties the prefix cache of an idle server.
 pub(crate) async fn flush_cache(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
     let end = Instant::now() + wait(&query)?;
-    while !app.is_idle() {
+    while !flush(&app).await? {
         if Instant::now() >= end {
             let message = "The server is not idle: requests are running or waiting.";
             return Err(ApiError {
@@ -39,8 +39,25 @@ pub(crate) async fn flush_cache(
         }
         sleep(POLL).await;
     }
-    let message = "The server is idle. It keeps no prefix cache, so there was nothing to free.";
+    let message = "The prefix cache is empty.";
     Ok(Json(json!({"success": true, "message": message})))
+}
+
+/// `false`: requests run or wait.
+async fn flush(app: &Arc<App>) -> Result<bool, ApiError> {
+    if let Some(error) = app.not_ready() {
+        return Err(error);
+    }
+    if !app.is_idle() {
+        return Ok(false);
+    }
+    // The engine answers between two calls to its device.
+    let engine = app.engine.clone();
+    let flushed = spawn_blocking(move || engine.flush_cache()).await;
+    match flushed {
+        Ok(Some(flushed)) => Ok(flushed),
+        Ok(None) | Err(_) => Err(app.not_ready().unwrap_or_else(ApiError::engine_stopped)),
+    }
 }
 
 fn wait(query: &HashMap<String, String>) -> Result<Duration, ApiError> {

@@ -4,6 +4,8 @@ mod request;
 mod response;
 mod tools;
 
+pub(crate) use request::last_turn;
+
 use std::sync::Arc;
 
 use axum::Extension;

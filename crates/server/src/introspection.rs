@@ -131,7 +131,7 @@ pub(crate) async fn loads(
     for section in query.get("include").map_or("", String::as_str).split(',') {
         let more = match section.trim() {
             "" | "core" => continue,
-            "queues" => json!({"queues": {"waiting": stats.waiting, "retracted": 0}}),
+            "queues" => json!({"queues": {"waiting": stats.waiting, "retracted": stats.preempted}}),
             "memory" => {
                 let info = app.engine.info();
                 json!({"memory": memory_usage(&info.plan, info.tokens_total)})

@@ -7,12 +7,46 @@ use ops::PAGE_TOKENS;
 use super::tree::{Node, NodeId};
 use super::{Place, PrefixCache};
 
+/// Tokens that continue others, their pages, and where the state behind them lies.
+#[cfg(test)]
+pub(crate) struct Edge<'a> {
+    /// Index of the edge that it continues.
+    pub(crate) above: Option<usize>,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) pages: &'a [u32],
+    pub(crate) snapshot: Option<Place>,
+}
+
 impl PrefixCache {
     /// Pages that the cache holds, for [`crate::kv_pool::KvPool::audit`].
     pub(crate) fn pages(&self) -> impl Iterator<Item = u32> {
         self.tree
             .nodes()
             .flat_map(|(_, node)| node.pages.iter().copied())
+    }
+
+    /// What the cache says it holds, edge by edge, each behind the one it continues.
+    #[cfg(test)]
+    pub(crate) fn edges(&self) -> Vec<Edge<'_>> {
+        let roots = self.tree.roots().values();
+        let below = |id: NodeId, above| {
+            let children = self.tree.node(id).children.iter();
+            children.map(move |&child| (child, above))
+        };
+        let mut order: Vec<(NodeId, Option<usize>)> =
+            roots.flat_map(|&root| below(root, None)).collect();
+        let mut edges = Vec::new();
+        while let Some(&(id, above)) = order.get(edges.len()) {
+            let node = self.tree.node(id);
+            order.extend(below(id, Some(edges.len())));
+            edges.push(Edge {
+                above,
+                tokens: &node.tokens,
+                pages: &node.pages,
+                snapshot: node.snapshot,
+            });
+        }
+        edges
     }
 
     /// Checks everything that must always hold; says what is wrong.

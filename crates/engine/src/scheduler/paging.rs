@@ -54,14 +54,12 @@ impl Scheduler {
 
     /// Sends a running sequence back to the queue, with all that it has done.
     pub(crate) fn preempt(&mut self, index: usize) {
-        let sequence = self.running.remove(index);
-        self.kv.release(sequence.pages);
-        self.slots.release(sequence.slot);
+        let (id, request, history) = self.take(index);
         self.waiting.push(Waiting {
-            id: sequence.id,
-            submitted: sequence.history.submitted(),
-            request: sequence.request,
-            history: Some(sequence.history),
+            id,
+            submitted: history.submitted(),
+            request,
+            history: Some(history),
         });
     }
 }

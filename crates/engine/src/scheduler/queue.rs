@@ -44,6 +44,18 @@ impl Queue {
         self.waiting.insert(place, waiting);
     }
 
+    /// All, in order.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter()
+    }
+
+    /// How many had a slot and lost it.
+    pub(crate) fn preempted(&self) -> usize {
+        let waiting = self.waiting.iter();
+        waiting.filter(|waiting| waiting.history.is_some()).count()
+    }
+
     /// The one that starts next.
     pub(crate) fn head(&self) -> Option<&Waiting> {
         self.waiting.front()

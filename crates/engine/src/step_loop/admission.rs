@@ -15,6 +15,7 @@ impl<R: StepRunner> StepLoop<R> {
                 let sequence = &self.scheduler.running[admission.index];
                 let mut counters = self.shared.counters();
                 counters.stats.running += 1;
+                counters.stats.prompt_tokens += admission.spared as u64;
                 self.shared.uncount_waiting(sequence.request.prompt.len());
             }
             self.start(admission)?;
@@ -23,7 +24,7 @@ impl<R: StepRunner> StepLoop<R> {
     }
 
     fn start(&mut self, admission: Admission) -> Result<(), ModelError> {
-        let Admission { index, resumed } = admission;
+        let Admission { index, resumed, .. } = admission;
         let mut resume = None;
         if let Some(resumed) = &resumed {
             self.copy_snapshots(&resumed.moves)?;

@@ -17,9 +17,11 @@ impl<R: StepRunner> StepLoop<R> {
         self.make_room();
         let indices = &self.scheduler.decoding()[..];
         if indices.is_empty() {
+            self.publish();
             return Ok(());
         }
         self.give_pages(indices)?;
+        self.begin_passing(indices)?;
         let parts = self.parts(indices);
         let rows = parts.iter().map(|part| part.given.rows()).sum();
         self.scheduler.count_step(rows);
@@ -46,51 +48,59 @@ impl<R: StepRunner> StepLoop<R> {
             auto.took(rows, output.timing.total_ms);
         }
         let trees = self.step_trees(indices, &steps, &output.sequences)?;
-        let results = output.sequences.into_iter().zip(trees);
         let mut ended = Vec::new();
-        for ((&index, part), (mut result, tree)) in indices.iter().zip(&parts).zip(results) {
-            let sequence = &mut self.scheduler.running[index];
-            assert_eq!(
-                result.slot,
-                sequence.slot.index(),
-                "outputs in the order of the sequences"
-            );
-            if let Some(fault) = result.not_finite {
-                ended.push((index, FinishReason::Error(fault)));
-                continue;
-            }
-            let end = sequence.history.constrain(&mut result.tokens);
-            let end = end.or(result.ended.map(finish_reason));
-            let verified = part.verified(result.drafted);
-            result.accepted = result.accepted.min(result.tokens.len());
-            sequence.history.count_step(&result);
-            // A cut step accepted less than it could: that says nothing about the drafter.
-            if let (Some(auto), Some(prediction), None, None, Drafting::Auto) = (
-                &mut self.auto,
-                &result.prediction,
-                &end,
-                sequence.request.shape,
-                self.drafting,
-            ) {
-                auto.observe(
-                    &mut sequence.history.phi,
-                    verified,
-                    result.accepted,
-                    prediction,
-                );
-            }
-            let mut counters = self.shared.counters();
-            counters.count_step(part.shape, verified, &result);
-            drop(counters);
-            if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
-                let (shape, ms) = (verified, output.timing.total_ms);
-                let id = sequence.id;
-                self.update(id).trace = Some(StepTrace::new(shape, tree, &result.tokens, ms));
-            }
-            self.emit(index, result.tokens, end, &mut ended);
+        for (((&index, part), result), tree) in
+            (indices.iter().zip(&parts).zip(output.sequences)).zip(trees)
+        {
+            self.keep_passed(index, &result)?;
+            let took = (part, output.timing.total_ms);
+            self.take_result(index, took, (result, tree), &mut ended);
         }
         self.finish_step(ended, Some(output.timing));
         Ok(())
+    }
+
+    /// Books what a step did to a sequence.
+    fn take_result(
+        &mut self,
+        index: usize,
+        (part, ms): (&Part, f64),
+        (mut result, tree): (StepSequence, Option<StepTree>),
+        ended: &mut Vec<(usize, FinishReason)>,
+    ) {
+        let sequence = &mut self.scheduler.running[index];
+        assert_eq!(
+            result.slot,
+            sequence.slot.index(),
+            "outputs in the order of the sequences"
+        );
+        if let Some(fault) = result.not_finite {
+            ended.push((index, FinishReason::Error(fault)));
+            return;
+        }
+        let (id, history) = (sequence.id, &mut sequence.history);
+        let end = history.constrain(&mut result.tokens);
+        let end = end.or(result.ended.map(finish_reason));
+        let verified = part.verified(result.drafted);
+        result.accepted = result.accepted.min(result.tokens.len());
+        history.count_step(&result);
+        // A cut step accepted less than it could: that says nothing about the drafter.
+        if let (Some(auto), Some(prediction), None, None, Drafting::Auto) = (
+            &mut self.auto,
+            &result.prediction,
+            &end,
+            sequence.request.shape,
+            self.drafting,
+        ) {
+            auto.observe(&mut history.phi, verified, result.accepted, prediction);
+        }
+        let mut counters = self.shared.counters();
+        counters.count_step(part.shape, verified, &result);
+        drop(counters);
+        if let (Some(tree), false) = (tree, result.tokens.is_empty()) {
+            self.update(id).trace = Some(StepTrace::new(verified, tree, &result.tokens, ms));
+        }
+        self.emit(index, result.tokens, end, ended);
     }
 
     /// What the step that just ran verified, where somebody asked.

@@ -29,6 +29,7 @@ impl<R: StepRunner> StepLoop<R> {
         let sequence = &self.scheduler.running[index];
         let (id, emitted) = (sequence.id, sequence.emitted());
         let finish = sequence.finish(reason, kept);
+        self.keep_decoded(index, finish.completion_tokens);
         self.scheduler.release(index);
         self.end_started(id, emitted, finish);
     }

@@ -59,6 +59,7 @@ impl<R: StepRunner> StepLoop<R> {
         let mut counters = self.shared.counters();
         let stats = &mut counters.stats;
         stats.running = self.scheduler.running.len();
+        stats.preempted = self.scheduler.waiting.preempted();
         stats.pages_used = self.scheduler.pages_used();
         if let Some(cache) = &self.scheduler.cache {
             stats.prefix_cache = cache.stats();

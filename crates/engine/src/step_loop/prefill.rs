@@ -47,15 +47,22 @@ impl<R: StepRunner> StepLoop<R> {
         assert_eq!(outputs.len(), plans.len(), "one output per chunk");
         let mut ended = Vec::new();
         for (plan, mut output) in plans.iter().zip(outputs) {
-            self.keep_state(plan.index)?;
             let now_ms = self.shared.now_ms();
             let sequence = &mut self.scheduler.running[plan.index];
             let new = sequence.history.count_prefill(plan.range.end);
             self.shared.counters().prefill(new, now_ms);
             sequence.end_chunk(plan.range.len());
+            if output.not_finite.is_none() {
+                self.keep_state(plan.index)?;
+            }
+            let sequence = &self.scheduler.running[plan.index];
             let id = sequence.id;
             let done = sequence.stage() != Stage::Prefill;
             let scored = done && sequence.tokens_max == 0;
+            // What is broken is nobody's beginning.
+            if output.not_finite.is_none() {
+                self.keep_state(plan.index)?;
+            }
             let known = plan.range.end - new - plan.range.start;
             if output.prompt_logprobs.len() > known {
                 self.update(id).prompt_logprobs = output.prompt_logprobs.split_off(known);
@@ -91,6 +98,7 @@ impl<R: StepRunner> StepLoop<R> {
             self.scheduler.running[index].end_replay(tokens);
             self.shared.counters().stats.replayed_tokens += tokens as u64;
         }
+        self.publish();
         Ok(())
     }
 }

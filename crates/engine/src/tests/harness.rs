@@ -10,7 +10,7 @@ use ops::PAGE_TOKENS;
 
 use super::stub_runner::{Fault, Gate, StubRunner, next_token};
 use crate::auto::CANDIDATES;
-use crate::settings::Settings;
+use crate::settings::{PrefixCacheSettings, Settings};
 use crate::shape::{Drafting, STEP_ROWS_MAX};
 use crate::{
     Algorithm, Budget, Engine, EngineHandle, Finish, FinishReason, ModelInfo, Phase, Request,
@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) skip_warmup: bool,
     pub(crate) graphs: bool,
     pub(crate) fault: Fault,
+    /// The prefix cache, and its places on the device and on the host.
+    pub(crate) cache: Option<(PrefixCacheSettings, usize, usize)>,
 }
 
 impl Default for Setup {
@@ -50,6 +52,7 @@ impl Default for Setup {
             skip_warmup: true,
             graphs: false,
             fault: Fault::None,
+            cache: None,
         }
     }
 }
@@ -86,8 +89,8 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         kv_dtype: Dtype::F32,
         vocab_used: VOCAB,
         graphs: setup.graphs,
-        snapshots: 0,
-        host_snapshots: 0,
+        snapshots: setup.cache.map_or(0, |cache| cache.1),
+        host_snapshots: setup.cache.map_or(0, |cache| cache.2),
     };
     let info = ModelInfo {
         model_type: "stub".into(),
@@ -118,7 +121,7 @@ pub(crate) fn settings(setup: &Setup) -> (Settings, ModelInfo) {
         draft_batch_max: setup.draft_batch_max,
         share_rows: setup.share_rows,
         skip_warmup: setup.skip_warmup,
-        prefix_cache: None,
+        prefix_cache: setup.cache.map(|cache| cache.0),
     };
     (settings, info)
 }
@@ -319,7 +322,8 @@ impl Harness {
     }
 }
 
-fn check_stats(finish: &Finish) {
+/// The counters of a request agree with each other.
+pub(crate) fn check_stats(finish: &Finish) {
     let stats = &finish.stats;
     let histogram = &stats.acceptance_histogram;
     assert_eq!(histogram.len(), 16);

@@ -3,82 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use model::{
     Chunk, Constraint, CutReason, Emitted, ModelError, Prediction, PrefillOutput, Replay,
-    RunnerConfig, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey, StepNode,
-    StepOutput, StepSequence, StepTiming, StepTree, TokenLogprob,
+    RunnerConfig, SequenceStart, SequenceStep, Shape, StepKey, StepNode, StepOutput, StepSequence,
+    StepTiming, StepTree, TokenLogprob,
 };
 use ops::{DEPTH_MAX, PAGE_TOKENS, is_allowed};
 
+pub(crate) use super::stub_gate::{Fault, Gate};
 use super::stub_memory::{Digests, Memory};
 use crate::shape::STEP_ROWS_MAX;
 use crate::step_runner::StepRunner;
-
-/// Which call fails, counted from the first call of that kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    None,
-    StartError(usize),
-    PrefillError(usize),
-    PrefillPanic(usize),
-    StepError(usize),
-    StepPanic(usize),
-    /// The first sequence of the step has logits that are not finite.
-    StepNotFinite(usize),
-}
-
-/// Lets calls to prefill and step through one by one.
-#[derive(Clone, Default)]
-pub(crate) struct Gate {
-    state: Arc<(Mutex<GateState>, Condvar)>,
-}
-
-#[derive(Default)]
-struct GateState {
-    closed: bool,
-    permits: usize,
-    /// Calls that have arrived.
-    arrived: usize,
-}
-
-impl Gate {
-    /// From now on calls wait for permits.
-    pub(crate) fn close(&self) {
-        self.state.0.lock().unwrap().closed = true;
-    }
-
-    pub(crate) fn open(&self) {
-        self.state.0.lock().unwrap().closed = false;
-        self.state.1.notify_all();
-    }
-
-    pub(crate) fn permit(&self, calls: usize) {
-        self.state.0.lock().unwrap().permits += calls;
-        self.state.1.notify_all();
-    }
-
-    /// Waits until this many calls in all have arrived.
-    pub(crate) fn await_calls(&self, calls: usize) {
-        let state = self.state.0.lock().unwrap();
-        drop(
-            self.state
-                .1
-                .wait_while(state, |state| state.arrived < calls)
-                .unwrap(),
-        );
-    }
-
-    fn pass(&self) {
-        let mut state = self.state.0.lock().unwrap();
-        state.arrived += 1;
-        self.state.1.notify_all();
-        let wait = |state: &mut GateState| state.closed && state.permits == 0;
-        state = self.state.1.wait_while(state, wait).unwrap();
-        state.permits = state.permits.saturating_sub(1);
-    }
-}
 
 /// The hash behind everything.
 pub(crate) fn mix(state: u64, value: u64) -> u64 {
@@ -90,11 +27,19 @@ pub(crate) fn mix(state: u64, value: u64) -> u64 {
 
 /// The law of the next token.
 pub(crate) fn next_token(history: &[u32], seed: u64, banned: &[u32], vocab: usize) -> u32 {
-    let hash = history
-        .iter()
-        .fold(seed, |hash, &token| mix(hash, u64::from(token)));
-    let mut token = (mix(hash, 1) % vocab as u64) as u32;
-    while banned.contains(&token) {
+    token_after(law_of(seed, history), vocab, |id| banned.contains(&id))
+}
+
+/// What the law knows of a history.
+pub(crate) fn law_of(seed: u64, history: &[u32]) -> u64 {
+    let tokens = history.iter();
+    tokens.fold(seed, |law, &token| mix(law, u64::from(token)))
+}
+
+/// The token behind a history; something must not be banned.
+pub(crate) fn token_after(law: u64, vocab: usize, banned: impl Fn(u32) -> bool) -> u32 {
+    let mut token = (mix(law, 1) % vocab as u64) as u32;
+    while banned(token) {
         token = (token + 1) % vocab as u32;
     }
     token
@@ -112,7 +57,8 @@ struct Slot {
     prompt: Vec<u32>,
     output: Vec<u32>,
     pages: Vec<u32>,
-    sampling: SamplingParams,
+    /// [`law_of`] prompt and output.
+    law: u64,
     stop_ids: Vec<u32>,
     tokens_min: usize,
     tokens_max: usize,
@@ -126,6 +72,12 @@ struct Slot {
 }
 
 impl Slot {
+    /// Appends an output token.
+    fn push(&mut self, token: u32) {
+        self.output.push(token);
+        self.law = mix(self.law, u64::from(token));
+    }
+
     /// Processes output tokens.
     fn commit(&mut self, memory: &mut Memory, tokens: Range<usize>) {
         let from = self.rows.len();
@@ -138,7 +90,7 @@ impl Slot {
 pub(crate) struct StubRunner {
     config: RunnerConfig,
     slots: BTreeMap<usize, Slot>,
-    memory: Memory,
+    pub(super) memory: Memory,
     /// Steps and replays so far.
     forwards: usize,
     gate: Gate,
@@ -200,29 +152,27 @@ impl StubRunner {
         constraint: &mut Option<&mut dyn Constraint>,
     ) -> (Emitted, Option<CutReason>) {
         let emitted = slot.output.len();
-        let mut banned = match emitted < slot.tokens_min {
-            true => slot.stop_ids.clone(),
-            false => Vec::new(),
-        };
-        let history = [&slot.prompt[..], &slot.output[..]].concat();
+        let length = slot.prompt.len() + emitted;
         let vocab = self.config.vocab_used;
-        if let Some(constraint) = constraint {
+        let words = constraint.as_mut().map(|constraint| {
             let mut words = vec![0; vocab.div_ceil(32)];
             constraint.mask(&mut words);
-            banned.extend((0..vocab as u32).filter(|&id| !is_allowed(&words, id)));
-        }
-        let id = match (0..vocab as u32).all(|id| banned.contains(&id)) {
-            true => 0,
-            false => next_token(&history, slot.sampling.seed, &banned, vocab),
+            words
+        });
+        let banned = |id: u32| {
+            (emitted < slot.tokens_min && slot.stop_ids.contains(&id))
+                || words.as_ref().is_some_and(|words| !is_allowed(words, id))
         };
-        let logprob = slot
-            .logprobs
-            .map(|top| fake_logprob(history.len(), id, top));
+        let id = match (0..vocab as u32).all(banned) {
+            true => 0,
+            false => token_after(slot.law, vocab, banned),
+        };
+        let logprob = slot.logprobs.map(|top| fake_logprob(length, id, top));
         let cut = if slot.stop_ids.contains(&id) {
             Some(CutReason::Stop)
         } else if emitted + 1 == slot.tokens_max {
             Some(CutReason::Tokens)
-        } else if history.len() + 1 == self.config.context_max {
+        } else if length + 1 == self.config.context_max {
             Some(CutReason::Context)
         } else {
             None
@@ -263,7 +213,7 @@ impl StubRunner {
                 constraint.accept(token.id);
             }
             let processed = slot.output.len() - 1;
-            slot.output.push(token.id);
+            slot.push(token.id);
             tokens.push(token);
             ended = cut;
             slot.commit(&mut self.memory, processed..processed + 1);
@@ -330,7 +280,7 @@ impl StubRunner {
         let mut ended = None;
         if chunk.last {
             let (token, cut) = self.next(&slot, constraint);
-            slot.output.push(token.id);
+            slot.push(token.id);
             first = Some(token);
             ended = cut;
         }
@@ -363,7 +313,7 @@ impl StubRunner {
     }
 
     /// What a sequence begins with is what the snapshot and the pages hold.
-    fn resumed_rows(&self, start: &SequenceStart<'_>) -> Digests {
+    fn resumed_rows(&mut self, start: &SequenceStart<'_>) -> Digests {
         let Some(resume) = start.resume else {
             return Digests::default();
         };
@@ -372,7 +322,7 @@ impl StubRunner {
         let tokens = start.prompt.iter().chain(start.emitted);
         let rows = Digests::of(tokens.take(resume.length));
         let kept = self.memory.snapshots.get(resume.snapshot);
-        assert_eq!(kept, &rows, "the snapshot is of other tokens");
+        assert_eq!(kept, rows.kept(), "the snapshot is of other tokens");
         self.memory.check(start.pages, &rows);
         rows
     }
@@ -426,7 +376,7 @@ impl StepRunner for StubRunner {
             prompt: start.prompt.to_vec(),
             output: start.emitted.to_vec(),
             pages: start.pages.to_vec(),
-            sampling: start.sampling.clone(),
+            law: law_of(law_of(start.sampling.seed, start.prompt), start.emitted),
             stop_ids: start.stop_ids.to_vec(),
             tokens_min: start.tokens_min,
             tokens_max: start.tokens_max,
@@ -583,21 +533,19 @@ impl StepRunner for StubRunner {
         );
         self.memory.check(&slot.pages, &slot.rows);
         let most = self.config.snapshots;
-        self.memory
-            .snapshots
-            .keep(snapshot, most, slot.rows.clone());
+        self.memory.snapshots.keep(snapshot, most, slot.rows.kept());
         Ok(())
     }
 
     fn offload_snapshot(&mut self, snapshot: usize, host: usize) -> Result<(), ModelError> {
-        let kept = self.memory.snapshots.get(snapshot).clone();
+        let kept = self.memory.snapshots.get(snapshot);
         let most = self.config.host_snapshots;
         self.memory.host.keep(host, most, kept);
         Ok(())
     }
 
     fn fetch_snapshot(&mut self, host: usize, snapshot: usize) -> Result<(), ModelError> {
-        let kept = self.memory.host.get(host).clone();
+        let kept = self.memory.host.get(host);
         self.memory
             .snapshots
             .keep(snapshot, self.config.snapshots, kept);
@@ -616,7 +564,7 @@ impl StepRunner for StubRunner {
         length: usize,
         snapshot: usize,
     ) -> Result<(), ModelError> {
-        let rows = self.slots[&slot].rows.clone();
+        let rows = &self.slots[&slot].rows;
         let stands = (slot, length, self.forwards);
         self.memory
             .finish(snapshot, self.config.snapshots, stands, rows);

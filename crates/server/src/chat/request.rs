@@ -151,8 +151,13 @@ fn turn_end(
     if closed {
         return Ok(Some(prompt.len()));
     }
+    Ok(last_turn(vocabulary, prompt))
+}
+
+/// Where the last turn of a prompt opens.
+pub(crate) fn last_turn(vocabulary: &Vocabulary, prompt: &[u32]) -> Option<usize> {
     let opens = |&id: &u32| vocabulary.is_added(id) && vocabulary.bytes(id) == TURN.as_bytes();
-    Ok(prompt.iter().rposition(opens))
+    prompt.iter().rposition(opens)
 }
 
 /// Alternatives to report, if log-probabilities are asked for.

@@ -1,5 +1,8 @@
 //! `spinney bench`: times of the model without a server around it.
 
+mod answer;
+mod conversation;
+mod conversation_report;
 mod decode;
 mod decode_report;
 mod load;
@@ -25,6 +28,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Conversation(args) => conversation::run(args),
         BenchCommand::Load(args) => load::run(args),
     }
 }

@@ -88,14 +88,15 @@ families! {
     CACHE_HIT_RATE: Gauge, ["sglang:cache_hit_rate"],
         "Share of the prompt tokens found in the prefix cache, since start.";
     RETRACTED: Gauge, ["sglang:num_retracted_reqs"],
-        "Sequences put back into the queue; none ever is.";
+        "Sequences that wait again, since others needed their memory.";
     CACHED_TOKENS: Counter, ["sglang:cached_tokens_total", "vllm:prompt_tokens_cached_total"],
         "Prompt tokens found in the prefix cache.";
     PREFIX_QUERIES: Counter, ["vllm:prefix_cache_queries_total"],
         "Prompt tokens looked for in the prefix cache.";
     PREFIX_HITS: Counter, ["vllm:prefix_cache_hits_total"],
         "Prompt tokens found in the prefix cache.";
-    PREEMPTIONS: Counter, ["vllm:num_preemptions_total"], "Preempted sequences; none ever is.";
+    PREEMPTIONS: Counter, ["vllm:num_preemptions_total"],
+        "Times that a sequence gave way to others and waited again.";
 
     PROMPT_TOKENS: Counter, ["sglang:prompt_tokens_total", "vllm:prompt_tokens_total"],
         "Tokens of the prompts taken in.";

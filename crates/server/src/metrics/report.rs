@@ -25,12 +25,9 @@ impl Metrics {
     }
 }
 
-/// What stays as it is at start: nothing is ever preempted.
+/// What stays as it is at start.
 pub(super) fn constants(registry: &Registry) {
-    for family in [RETRACTED, GRAPH_MEMORY] {
-        registry.gauge(&family, &[]).set(0.0);
-    }
-    registry.counter(&PREEMPTIONS, &[]).add(0);
+    registry.gauge(&GRAPH_MEMORY, &[]).set(0.0);
 }
 
 fn prefix_cache(registry: &Registry, cache: &CacheStats) {
@@ -58,6 +55,7 @@ fn pools(registry: &Registry, info: &ModelInfo, stats: &EngineStats) {
     for (family, value) in [
         (RUNNING, stats.running as f64),
         (WAITING, stats.waiting as f64),
+        (RETRACTED, stats.preempted as f64),
         (PAGE_USAGE, share(stats.pages_used, stats.pages_total)),
         (SLOT_USAGE, share(stats.slots_used, stats.slots_total)),
         (TOKENS_USED, tokens_used as f64),
@@ -66,6 +64,9 @@ fn pools(registry: &Registry, info: &ModelInfo, stats: &EngineStats) {
     ] {
         registry.gauge(&family, &[]).set(value);
     }
+    registry
+        .counter(&PREEMPTIONS, &[])
+        .raise_to(stats.preemptions);
     let (page, pages) = (PAGE_TOKENS.to_string(), stats.pages_total.to_string());
     let labels: &[_] = &[("page_size", &*page), ("num_pages", &*pages)];
     registry.gauge(&SGLANG_CACHE, labels).set(1.0);

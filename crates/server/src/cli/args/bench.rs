@@ -7,6 +7,7 @@ use engine::{AcceptanceLaw, Shape};
 
 use super::limits::ContextArgs;
 use super::model::ModelArgs;
+use super::prefix_cache::PrefixCacheArgs;
 use super::requests::TemplateArgs;
 use super::speculation::number;
 use super::{ConfigArgs, LogArgs, SpeculationArgs};
@@ -19,6 +20,9 @@ pub enum BenchCommand {
     Step(StepBenchArgs),
     /// Tokens per second of whole answers, by mode: plain, linear, trees, auto
     Decode(DecodeBenchArgs),
+    /// Time to the first token of every turn of a growing conversation, with and without the prefix
+    /// cache
+    Conversation(ConversationBenchArgs),
     /// Tokens per second and latencies of many requests at once, by mode and concurrency
     Load(LoadBenchArgs),
 }
@@ -207,6 +211,44 @@ pub struct LoadBenchArgs {
     pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// `spinney bench conversation`.
+#[derive(Args, Clone, Debug)]
+pub struct ConversationBenchArgs {
+    /// Turns: a question, then results of the tool that was called
+    #[arg(long, value_name = "N", default_value = "12",
+          value_parser = |text: &str| number(text, 1, 1000))]
+    pub turns: usize,
+
+    /// Tokens of the last turn's prompt; the others grow evenly up to it
+    #[arg(long, value_name = "N", default_value = "3600",
+          value_parser = |text: &str| number(text, 1, 1 << 24))]
+    pub prompt_tokens: usize,
+
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value = "16",
+          value_parser = |text: &str| number(text, 1, 1 << 20))]
+    pub max_tokens: usize,
+
+    /// Print one JSON object at the end; the table goes to standard error
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub prefix_cache: PrefixCacheArgs,
     #[command(flatten)]
     pub log: LogArgs,
 }

@@ -3,10 +3,9 @@
 //! One engine serves all modes: each request names its shape. So the weights are loaded once, and
 //! every mode meets the same device.
 
-use engine::{
-    Algorithm, Budget, Engine, EngineConfig, FinishReason, Request, RequestStats, SamplingParams,
-};
+use engine::{Algorithm, Budget, Engine, EngineConfig, Request, RequestStats, SamplingParams};
 
+use super::answer;
 use super::decode_report::{Answers, Facts, Report};
 use super::modes;
 use super::prompts::{Asked, Prompt};
@@ -150,9 +149,8 @@ impl Bench<'_> {
     }
 
     fn answer(&self, mode: DecodeMode, prompt: &Prompt) -> Result<Run, Failure> {
-        let handle = &self.engine.handle;
-        let chain_drafts = handle.info().chain_drafts;
-        let id = handle.submit(Request {
+        let chain_drafts = self.engine.handle.info().chain_drafts;
+        let request = Request {
             priority: 0,
             prompt: prompt.ids.clone(),
             sampling: SamplingParams::default(),
@@ -167,28 +165,11 @@ impl Bench<'_> {
             cache_salt: None,
             turn_end: None,
             constraint: None,
-        })?;
-        let mut tokens = Vec::new();
-        loop {
-            let Ok(output) = self.engine.outputs.recv() else {
-                return Err(loading::ended(handle));
-            };
-            for update in output.updates.into_iter().filter(|update| update.id == id) {
-                tokens.extend(update.tokens.iter().map(|token| token.id));
-                let Some(finish) = update.finish else {
-                    continue;
-                };
-                return match finish.reason {
-                    FinishReason::Stop | FinishReason::Length => Ok(Run {
-                        tokens,
-                        stats: finish.stats,
-                    }),
-                    FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason)),
-                    FinishReason::Aborted | FinishReason::Expired | FinishReason::Finished => {
-                        Err(loading::ended(handle))
-                    }
-                };
-            }
-        }
+        };
+        let (tokens, finish) = answer::whole(self.engine, request)?;
+        Ok(Run {
+            tokens,
+            stats: finish.stats,
+        })
     }
 }
