@@ -24,19 +24,19 @@ struct Process {
 }
 
 impl Process {
-    fn of(server: &Server) -> Self {
+    /// `None`: it has ended.
+    fn of(server: &Server) -> Option<Self> {
         let folder = format!("/proc/{}", server.id());
-        let status = std::fs::read_to_string(format!("{folder}/status")).unwrap();
-        let field = |name: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let text = line.unwrap().trim_end_matches("kB").trim();
-            text.parse().unwrap()
+        let status = std::fs::read_to_string(format!("{folder}/status")).ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim_end_matches("kB").trim().parse().ok()
         };
-        Process {
-            rss_kib: field("VmRSS:"),
-            threads: field("Threads:"),
-            files: std::fs::read_dir(format!("{folder}/fd")).unwrap().count() as u64,
-        }
+        Some(Process {
+            rss_kib: field("VmRSS:")?,
+            threads: field("Threads:")?,
+            files: std::fs::read_dir(format!("{folder}/fd")).ok()?.count() as u64,
+        })
     }
 }
 
@@ -56,29 +56,31 @@ impl<'a> Watch<'a> {
         Watch {
             server,
             began: Instant::now(),
-            idle: Process::of(server),
+            idle: Process::of(server).expect("the server runs"),
             rss: Vec::new(),
             last: None,
         }
     }
 
-    /// Samples and prints until then.
-    pub fn run_until(&mut self, end: Instant, tally: &Mutex<Tally>) {
+    /// Samples and prints until then; `false`: the server has ended.
+    pub fn run_until(&mut self, end: Instant, tally: &Mutex<Tally>) -> bool {
         println!(
             "seconds  requests  running waiting   pages  slots snapshots  rss MiB files threads"
         );
         loop {
             let now = Instant::now();
             if now >= end {
-                return;
+                return true;
             }
             std::thread::sleep(EVERY.min(end - now));
-            self.sample(tally);
+            match Process::of(self.server) {
+                Some(process) => self.sample(process, tally),
+                None => return false,
+            }
         }
     }
 
-    fn sample(&mut self, tally: &Mutex<Tally>) {
-        let process = Process::of(self.server);
+    fn sample(&mut self, process: Process, tally: &Mutex<Tally>) {
         let seconds = self.began.elapsed().as_secs_f64();
         self.rss.push((seconds, process.rss_kib as f64));
         let metric = |name| self.server.metric(name);
@@ -99,10 +101,10 @@ impl<'a> Watch<'a> {
     /// What has grown, or stayed behind in the idle server.
     pub fn faults(&mut self, server: &Server, rss_growth_mib: f64) -> Vec<String> {
         let end = Instant::now() + SOON;
-        let mut process = Process::of(server);
+        let mut process = Process::of(server).expect("the server runs");
         while process.files > self.idle.files && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
-            process = Process::of(server);
+            process = Process::of(server).expect("the server runs");
         }
         self.last = Some(process);
         let mut faults = Vec::new();

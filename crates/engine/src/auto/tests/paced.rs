@@ -55,9 +55,12 @@ fn steps_that_take_longer_than_the_table_says_are_left() {
         tree: [0.9, 1.1, 1.3, 1.4],
         chain: [0.7, 0.9, 1.0],
     };
-    let (tokens, time, _) = waves(&mut auto, (1, 1, 1500), &prediction, ms);
-    let share = tokens / time / best_fixed(1, &prediction, ms);
-    assert!(share > 0.95, "{share}");
+    // Nothing is known at first but the table.
+    for least in [0.85, 0.95] {
+        let (tokens, time, _) = waves(&mut auto, (1, 1, 1500), &prediction, ms);
+        let share = tokens / time / best_fixed(1, &prediction, ms);
+        assert!(share > least, "{share}");
+    }
 }
 
 /// The table was measured while something else ran beside the plain steps.
