@@ -15,7 +15,7 @@ use crate::tally::{Outcome, Tally};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Mean pause between two requests of a client.
-const PAUSE_MS: f64 = 60.0;
+const PAUSE_MS: f64 = 300.0;
 /// An answer that takes longer is lost.
 const LIMIT: Duration = Duration::from_secs(120);
 /// A client that leaves does so within this.
@@ -278,10 +278,9 @@ impl<'a> Client<'a> {
         while let Some(rest) = patience.checked_sub(asked.elapsed()) {
             let wait = rest.max(Duration::from_millis(1));
             stream.set_read_timeout(Some(wait)).unwrap();
-            match stream.read(&mut buffer) {
-                Ok(0) => break,
-                // Nothing yet, or a part of the answer.
-                Err(_) | Ok(_) => {}
+            // Else there is nothing yet, or a part of the answer.
+            if let Ok(0) = stream.read(&mut buffer) {
+                break;
             }
         }
         Ok(Outcome::Left)
