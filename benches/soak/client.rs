@@ -1,6 +1,6 @@
 //! A client that asks for one thing after another, and leaves some answers behind.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,12 +10,14 @@ use rand_pcg::Pcg64;
 use serde_json::{Value, json};
 
 use crate::answer::Answer;
-use crate::server::{Server, chat, with};
+use crate::server::{Server, chat, post_bytes, with};
 use crate::tally::{Outcome, Tally};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Mean pause between two requests of a client.
-const PAUSE_MS: f64 = 60.0;
+const PAUSE_MS: f64 = 300.0;
+/// An answer that takes longer is lost.
+const LIMIT: Duration = Duration::from_secs(120);
 /// A client that leaves does so within this.
 const PATIENCE_MS: u64 = 400;
 /// Tokens of a prompt that no context holds.
@@ -87,9 +89,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Asks until then; what was asked is waited for.
+    /// Asks until then, or until the server is gone; what was asked is waited for.
     pub fn run_until(&mut self, end: Instant) {
-        while Instant::now() < end {
+        while Instant::now() < end && TcpStream::connect(self.server.address()).is_ok() {
             let chance: f64 = self.random.random_range(1e-9..1.0);
             let pause = Duration::from_secs_f64(-PAUSE_MS * chance.ln() / 1e3);
             std::thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
@@ -168,13 +170,21 @@ impl<'a> Client<'a> {
         with(body, extra)
     }
 
-    fn send(&self, path: &str, body: &Value) -> (TcpStream, Instant) {
+    fn send(&self, path: &str, body: &Value) -> Result<(TcpStream, Instant), String> {
         let asked = Instant::now();
-        (self.server.begin(path, body), asked)
+        let send = || {
+            let mut stream = TcpStream::connect(self.server.address())?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.write_all(post_bytes(path, &body.to_string()).as_bytes())?;
+            Ok(stream)
+        };
+        let sent: std::io::Result<TcpStream> = send();
+        let stream = sent.map_err(|error| format!("not sent: {error}"))?;
+        Ok((stream, asked))
     }
 
     fn whole(&mut self, path: &str, body: &Value) -> Result<Outcome, String> {
-        let (stream, asked) = self.send(path, body);
+        let (stream, asked) = self.send(path, body)?;
         let answer = Answer::read(stream, asked)?;
         if let Some(outcome) = refused(&answer)? {
             return Ok(outcome);
@@ -188,7 +198,7 @@ impl<'a> Client<'a> {
     }
 
     fn stream(&mut self, body: &Value) -> Result<Outcome, String> {
-        let (stream, asked) = self.send(CHAT, &with(body.clone(), json!({"stream": true})));
+        let (stream, asked) = self.send(CHAT, &with(body.clone(), json!({"stream": true})))?;
         let answer = Answer::read(stream, asked)?;
         if let Some(outcome) = refused(&answer)? {
             return Ok(outcome);
@@ -212,7 +222,7 @@ impl<'a> Client<'a> {
             let body = json!({"model": "spinney-tiny", "messages": messages, "max_tokens": 24});
             let mut said = None;
             self.count(Kind::Turns, |client| {
-                let (stream, asked) = client.send(CHAT, &body);
+                let (stream, asked) = client.send(CHAT, &body)?;
                 let answer = Answer::read(stream, asked)?;
                 if let Some(outcome) = refused(&answer)? {
                     return Ok(outcome);
@@ -238,7 +248,7 @@ impl<'a> Client<'a> {
             "json_schema": {"name": "answer", "strict": true, "schema": schema}});
         let extra = json!({"response_format": format, "max_tokens": 200,
             "temperature": 1.0, "seed": self.random.random_range(0..1_000_000)});
-        let (stream, asked) = self.send(CHAT, &with(chat("Name a city."), extra));
+        let (stream, asked) = self.send(CHAT, &with(chat("Name a city."), extra))?;
         let answer = Answer::read(stream, asked)?;
         if let Some(outcome) = refused(&answer)? {
             return Ok(outcome);
@@ -262,16 +272,15 @@ impl<'a> Client<'a> {
     /// Leaves at any moment: before the answer, in the middle of it, or behind it.
     fn leave(&mut self, streams: bool) -> Result<Outcome, String> {
         let body = self.endless(streams);
-        let (mut stream, asked) = self.send(CHAT, &body);
+        let (mut stream, asked) = self.send(CHAT, &body)?;
         let patience = Duration::from_millis(self.random.random_range(0..PATIENCE_MS));
         let mut buffer = [0; 1024];
         while let Some(rest) = patience.checked_sub(asked.elapsed()) {
             let wait = rest.max(Duration::from_millis(1));
             stream.set_read_timeout(Some(wait)).unwrap();
-            match stream.read(&mut buffer) {
-                Ok(0) => break,
-                // Nothing yet, or a part of the answer.
-                Err(_) | Ok(_) => {}
+            // Else there is nothing yet, or a part of the answer.
+            if let Ok(0) = stream.read(&mut buffer) {
+                break;
             }
         }
         Ok(Outcome::Left)
@@ -280,7 +289,7 @@ impl<'a> Client<'a> {
     fn abort(&mut self) -> Result<Outcome, String> {
         let name = format!("soak-{}-{}", self.number, self.asked);
         let body = with(self.endless(true), json!({"rid": name}));
-        let (stream, asked) = self.send(CHAT, &body);
+        let (stream, asked) = self.send(CHAT, &body)?;
         let patience = self.random.random_range(0..PATIENCE_MS);
         std::thread::sleep(Duration::from_millis(patience));
         let said = self.server.post("/abort_request", &json!({"rid": name}));
@@ -300,7 +309,7 @@ impl<'a> Client<'a> {
 
     fn oversize(&mut self) -> Result<Outcome, String> {
         let body = json!({"model": "spinney-tiny", "prompt": vec![40; OVERSIZE_TOKENS]});
-        let (stream, asked) = self.send("/v1/completions", &body);
+        let (stream, asked) = self.send("/v1/completions", &body)?;
         let answer = Answer::read(stream, asked)?;
         match answer.status {
             400 => Ok(Outcome::Invalid),

@@ -73,23 +73,29 @@ fn soak(mode: &str, options: &Options) -> bool {
     let tally = Mutex::new(Tally::default());
     let mut watch = Watch::start(&server);
     let end = Instant::now() + Duration::from_secs_f64(options.seconds());
-    let broken = std::thread::scope(|scope| {
+    let (runs, broken) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..options.clients)
             .map(|number| {
                 let mut client = Client::new(&server, options.seed, number, &tally);
                 scope.spawn(move || client.run_until(end))
             })
             .collect();
-        watch.run_until(end, &tally);
+        let runs = watch.run_until(end, &tally);
         let ends = clients.into_iter().map(|client| client.join().is_err());
-        ends.filter(|failed| *failed).count()
+        (runs, ends.filter(|failed| *failed).count())
     });
     let mut faults = tally.lock().unwrap().faults();
     if broken > 0 {
         faults.push(format!("{broken} clients broke off"));
     }
-    faults.extend(left(&server));
-    faults.extend(watch.faults(&server, options.rss_growth_mib));
+    faults.extend(log_faults(&server));
+    match runs {
+        true => {
+            faults.extend(left(&server));
+            faults.extend(watch.faults(&server, options.rss_growth_mib));
+        }
+        false => faults.push("the server has ended".to_owned()),
+    }
     println!("{}", tally.lock().unwrap());
     println!("{watch}");
     for fault in &faults {
@@ -116,13 +122,21 @@ fn left(server: &Server) -> Vec<String> {
     for gauge in [PAGES, SNAPSHOTS] {
         faults.extend(until_zero(server, gauge, "after /flush_cache"));
     }
-    let log = server.log();
-    for line in log.lines() {
-        if line.contains("panicked") || line.contains("audit") || line.contains("ERROR") {
-            faults.push(format!("in the log: {line}"));
-        }
-    }
     faults
+}
+
+/// Lines that no run should write.
+fn log_faults(server: &Server) -> Vec<String> {
+    let log = server.log();
+    let bad = |line: &&str| {
+        let signs = ["panicked", "audit failed", " ERROR ", "error: "];
+        signs.iter().any(|sign| line.contains(sign))
+    };
+    let faults = log
+        .lines()
+        .filter(bad)
+        .map(|line| format!("in the log: {line}"));
+    faults.take(20).collect()
 }
 
 fn until_zero(server: &Server, gauge: &str, when: &str) -> Option<String> {

@@ -10,8 +10,11 @@ use crate::{PAGES, RUNNING, SLOTS, SNAPSHOTS, SOON, WAITING};
 
 /// Between two samples.
 const EVERY: Duration = Duration::from_secs(10);
-/// Share of the time that is warm-up: memory grows to what it stays at.
-const WARM_UP: f64 = 0.25;
+/// Share of the time that is warm-up, and seconds of it at least: pages of the KV pool and snapshots
+/// are touched for the first time, so memory grows to what it stays at.
+const WARM_UP: (f64, f64) = (0.25, 180.0);
+/// Samples behind it that say something.
+const SAMPLES_LEAST: usize = 6;
 /// Threads that come and go with blocking work, beside those of an idle server.
 const THREADS_SPARE: u64 = 16;
 
@@ -24,19 +27,19 @@ struct Process {
 }
 
 impl Process {
-    fn of(server: &Server) -> Self {
+    /// `None`: it has ended.
+    fn of(server: &Server) -> Option<Self> {
         let folder = format!("/proc/{}", server.id());
-        let status = std::fs::read_to_string(format!("{folder}/status")).unwrap();
-        let field = |name: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let text = line.unwrap().trim_end_matches("kB").trim();
-            text.parse().unwrap()
+        let status = std::fs::read_to_string(format!("{folder}/status")).ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim_end_matches("kB").trim().parse().ok()
         };
-        Process {
-            rss_kib: field("VmRSS:"),
-            threads: field("Threads:"),
-            files: std::fs::read_dir(format!("{folder}/fd")).unwrap().count() as u64,
-        }
+        Some(Process {
+            rss_kib: field("VmRSS:")?,
+            threads: field("Threads:")?,
+            files: std::fs::read_dir(format!("{folder}/fd")).ok()?.count() as u64,
+        })
     }
 }
 
@@ -56,29 +59,31 @@ impl<'a> Watch<'a> {
         Watch {
             server,
             began: Instant::now(),
-            idle: Process::of(server),
+            idle: Process::of(server).expect("the server runs"),
             rss: Vec::new(),
             last: None,
         }
     }
 
-    /// Samples and prints until then.
-    pub fn run_until(&mut self, end: Instant, tally: &Mutex<Tally>) {
+    /// Samples and prints until then; `false`: the server has ended.
+    pub fn run_until(&mut self, end: Instant, tally: &Mutex<Tally>) -> bool {
         println!(
             "seconds  requests  running waiting   pages  slots snapshots  rss MiB files threads"
         );
         loop {
             let now = Instant::now();
             if now >= end {
-                return;
+                return true;
             }
             std::thread::sleep(EVERY.min(end - now));
-            self.sample(tally);
+            match Process::of(self.server) {
+                Some(process) => self.sample(process, tally),
+                None => return false,
+            }
         }
     }
 
-    fn sample(&mut self, tally: &Mutex<Tally>) {
-        let process = Process::of(self.server);
+    fn sample(&mut self, process: Process, tally: &Mutex<Tally>) {
         let seconds = self.began.elapsed().as_secs_f64();
         self.rss.push((seconds, process.rss_kib as f64));
         let metric = |name| self.server.metric(name);
@@ -99,10 +104,10 @@ impl<'a> Watch<'a> {
     /// What has grown, or stayed behind in the idle server.
     pub fn faults(&mut self, server: &Server, rss_growth_mib: f64) -> Vec<String> {
         let end = Instant::now() + SOON;
-        let mut process = Process::of(server);
+        let mut process = Process::of(server).expect("the server runs");
         while process.files > self.idle.files && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
-            process = Process::of(server);
+            process = Process::of(server).expect("the server runs");
         }
         self.last = Some(process);
         let mut faults = Vec::new();
@@ -114,8 +119,7 @@ impl<'a> Watch<'a> {
             let (before, after) = (self.idle.threads, process.threads);
             faults.push(format!("{before} threads before, {after} after"));
         }
-        let growth = self.growth_mib();
-        if growth > rss_growth_mib {
+        if let Some(growth) = self.growth_mib().filter(|&growth| growth > rss_growth_mib) {
             faults.push(format!(
                 "resident memory grew by {growth:.1} MiB behind the warm-up; {rss_growth_mib} are \
                  allowed"
@@ -124,13 +128,15 @@ impl<'a> Watch<'a> {
         faults
     }
 
-    /// Behind the warm-up, along the line of least squares.
-    fn growth_mib(&self) -> f64 {
-        let whole = self.rss.last().map_or(0.0, |sample| sample.0);
+    /// Behind the warm-up, along the line of least squares; `None`: the run was too short.
+    fn growth_mib(&self) -> Option<f64> {
+        let whole = self.rss.last()?.0;
+        let (share, least) = WARM_UP;
+        let warm = (whole * share).max(least);
         let samples = self.rss.iter().copied();
-        let samples: Vec<(f64, f64)> = samples.filter(|at| at.0 >= whole * WARM_UP).collect();
-        let span = whole - samples.first().map_or(whole, |sample| sample.0);
-        slope(&samples) * span / 1024.0
+        let samples: Vec<(f64, f64)> = samples.filter(|sample| sample.0 >= warm).collect();
+        let first = samples.first().filter(|_| samples.len() >= SAMPLES_LEAST)?;
+        Some(slope(&samples) * (whole - first.0) / 1024.0)
     }
 }
 
@@ -141,14 +147,17 @@ impl fmt::Display for Watch<'_> {
         write!(
             f,
             "idle before and after: {:.1} and {:.1} MiB, {} and {} open files, {} and {} threads; \
-             resident memory behind the warm-up, fitted: {:+.2} MiB",
+             {}",
             idle.rss_kib as f64 / 1024.0,
             last.rss_kib as f64 / 1024.0,
             idle.files,
             last.files,
             idle.threads,
             last.threads,
-            self.growth_mib()
+            match self.growth_mib() {
+                Some(growth) => format!("behind the warm-up, fitted: {growth:+.2} MiB"),
+                None => "too short to say whether memory grows".to_owned(),
+            }
         )
     }
 }

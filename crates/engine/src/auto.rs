@@ -4,11 +4,15 @@
 //! promise together: running means of what the drafter predicts of each (every draft reports it for
 //! all sizes), at the nodes that each gets; where they share rows, those are dealt as the device
 //! will, to whoever gains most. Kappa is the running ratio of accepted to predicted nodes of chains
-//! or trees, T comes from the start-up timing. Everything is evaluated: T is a staircase, so the
-//! first local maximum need not be the best.
+//! or trees, T comes from the start-up timing, corrected by what steps took since. Everything is
+//! evaluated: T is a staircase, so the first local maximum need not be the best.
+//!
+//! What is not run tells nothing, so it is tried now and then, one step each. Such probes may lose
+//! [`PROBE_LOSS`] of the time, by what is known before them.
 
 mod averages;
 mod outlook;
+mod pace;
 mod pool;
 
 use model::{Prediction, Shape};
@@ -16,6 +20,7 @@ use model::{Prediction, Shape};
 use self::averages::Kappa;
 pub(crate) use self::averages::PhiAverage;
 use self::outlook::Outlook;
+use self::pace::Pace;
 use crate::shape::{Kind, STEP_ROWS_MAX, predicted};
 use crate::timing_table::TimingTable;
 
@@ -32,14 +37,20 @@ pub(crate) const CANDIDATES: [Shape; 8] = [
 ];
 /// Steps before the first evaluation.
 const START_STEPS: u64 = 4;
-/// Steps between evaluations while the batch stays the same.
+/// Steps of one sequence between evaluations while the batch stays the same; of several sequences as
+/// many fewer.
 const EVALUATE_STEPS: u64 = 8;
 /// A change must promise this much more.
 const HYSTERESIS: f64 = 1.03;
-/// Plain must have been best for this long.
-const FALL_BACK_STEPS: u64 = 16;
+/// Plain must have been best for so many steps of a sequence, and in so many steps at least.
+const FALL_BACK_STEPS: (u64, u64) = (16, 4);
 /// A mode that was not used for this long is tried for one step.
 const PROBE_STEPS: u64 = 64;
+/// Share of the time that probes may lose.
+const PROBE_LOSS: f64 = 0.02;
+/// Plain needs no news of drafts to be rated, but the time of its step: it is tried where it promises
+/// at least this share of the current rate.
+const PLAIN_NEAR: f64 = 0.6;
 
 /// What the drafting sequences of a step run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +94,14 @@ pub(crate) struct Auto {
     evaluated_batch: Option<(usize, usize)>,
     /// Since when plain has been the best at every evaluation.
     plain_best_since: Option<u64>,
+    plain_used: u64,
     chain_used: u64,
     tree_used: u64,
+    pace: Pace,
+    /// Milliseconds that the next probe may lose.
+    allowance: f64,
+    /// The choice for the step that runs now, and the one-row sequences beside it.
+    running: Option<(Choice, usize, usize)>,
     /// The last step was a probe from plain: its news is worth an evaluation at once.
     probed: bool,
 }
@@ -121,8 +138,12 @@ impl Auto {
             batch: (1, 0),
             evaluated_batch: None,
             plain_best_since: None,
+            plain_used: 0,
             chain_used: 0,
             tree_used: 0,
+            pace: Pace::default(),
+            allowance: 0.0,
+            running: None,
             probed: false,
         }
     }
@@ -130,12 +151,13 @@ impl Auto {
     /// What the drafting sequences run in the next step, beside `plain` one-row ones.
     pub(crate) fn choose(&mut self, drafting: &[&PhiAverage], plain: usize) -> Choice {
         self.step += 1;
+        self.running = None;
         if drafting.is_empty() {
             return Choice::uniform(Shape::Plain, 0);
         }
         let batch = (drafting.len(), plain);
-        let due =
-            self.step >= self.evaluated + EVALUATE_STEPS || self.evaluated_batch != Some(batch);
+        let pause = (EVALUATE_STEPS / drafting.len() as u64).max(1);
+        let due = self.step >= self.evaluated + pause || self.evaluated_batch != Some(batch);
         self.current = self.carried(batch);
         self.batch = batch;
         if self.step > START_STEPS && self.overall.seen.is_some() && (due || self.probed) {
@@ -147,11 +169,26 @@ impl Auto {
         self.probed = false;
         let choice = self.probe(drafting, plain).unwrap_or(self.current);
         match choice.kind() {
-            Kind::Plain => {}
+            Kind::Plain => self.plain_used = self.step,
             Kind::Chain => self.chain_used = self.step,
             Kind::Tree => self.tree_used = self.step,
         }
+        self.running = Some((choice, drafting.len(), plain));
         choice
+    }
+
+    /// The step that was chosen last had so many rows and took `ms`.
+    pub(crate) fn took(&mut self, rows: usize, ms: f64) {
+        let Some((choice, drafting, plain)) = self.running.take() else {
+            return;
+        };
+        self.allowance += PROBE_LOSS * ms;
+        // Shapes of requests' own, or lowered ones, were not rated.
+        if rows == choice.rows + plain {
+            let expected = self.table_ms(choice, drafting, plain);
+            self.pace
+                .observe(choice.kind(), rows, ms, expected, self.step);
+        }
     }
 
     /// What a step with so many verified nodes did to a sequence.
@@ -162,8 +199,9 @@ impl Auto {
         accepted: usize,
         prediction: &Prediction,
     ) {
-        average.observe(prediction, self.step);
-        self.overall.observe(prediction, self.step);
+        average.observe(prediction, self.step, self.batch.0);
+        // One after the other, as if they were steps of one sequence.
+        self.overall.observe(prediction, self.step, 1);
         let predicted = predicted(verified, prediction);
         match Kind::of(verified) {
             Kind::Plain => {}
@@ -202,7 +240,9 @@ impl Auto {
         let (mut best, mut rate) = any.expect("there is a shape to choose");
         if best.kind() == Kind::Plain {
             let since = *self.plain_best_since.get_or_insert(self.step);
-            let proved = self.step - since >= FALL_BACK_STEPS;
+            let steps = self.step - since;
+            let (all, least) = FALL_BACK_STEPS;
+            let proved = steps * self.batch.0 as u64 >= all && steps >= least;
             // Plain has to prove itself; until it has, the best of the others.
             match outlook.best(|kind| kind != Kind::Plain) {
                 Some(other) if self.current.kind() != Kind::Plain && !proved => {
@@ -217,6 +257,14 @@ impl Auto {
             self.plain_best_since = None;
         }
         if rate > outlook.now * HYSTERESIS {
+            tracing::debug!(
+                from = ?self.current,
+                to = ?best,
+                gain = rate / outlook.now,
+                chain = self.chain.value(),
+                tree = self.tree.value(),
+                "drafts otherwise"
+            );
             self.current = best;
         }
     }
@@ -227,18 +275,40 @@ impl Auto {
         let idle = |used: u64| self.step >= used + PROBE_STEPS;
         let unknown = drafting.iter().filter(|phi| phi.seen.is_none()).count();
         let news = 2 * unknown >= drafting.len();
-        let wanted = match self.current.kind() {
-            Kind::Plain if news || idle(self.chain_used.max(self.tree_used)) => None,
-            Kind::Chain if idle(self.tree_used) => Some(Kind::Tree),
-            Kind::Tree if idle(self.chain_used) => Some(Kind::Chain),
-            _ => return None,
+        let kind = self.current.kind();
+        let wanted = |other: Kind| match kind {
+            Kind::Plain => {
+                other != Kind::Plain && (news || idle(self.chain_used.max(self.tree_used)))
+            }
+            _ => match other {
+                Kind::Plain => idle(self.plain_used),
+                Kind::Chain => kind == Kind::Tree && idle(self.chain_used),
+                Kind::Tree => kind == Kind::Chain && idle(self.tree_used),
+            },
         };
+        let kinds = [Kind::Plain, Kind::Chain, Kind::Tree];
+        if !kinds.into_iter().any(wanted) {
+            return None;
+        }
         let outlook = self.outlook(drafting, plain);
-        let (choice, _) = outlook.best(|kind| match wanted {
-            None => kind != Kind::Plain,
-            Some(wanted) => kind == wanted,
-        })?;
-        self.probed = wanted.is_none();
+        let drafts = outlook.best(|kind| kind != Kind::Plain && wanted(kind));
+        let batch = self.batch(drafting, plain);
+        // By the table where that promises more: plain was perhaps not run for long.
+        let one_rows = drafting.len() + plain;
+        let slower = self.pace.factor(Kind::Plain, one_rows, self.step).max(1.0);
+        let near = |&(_, rate): &(Choice, f64)| rate * slower >= PLAIN_NEAR * outlook.now;
+        let one_row = || {
+            outlook
+                .best(|kind| kind == Kind::Plain && wanted(kind))
+                .filter(near)
+        };
+        let (choice, rate) = drafts.or_else(one_row)?;
+        let loss = self.ms(choice, &batch) * (1.0 - rate / outlook.now);
+        if loss > self.allowance {
+            return None;
+        }
+        self.allowance = 0.0;
+        self.probed = kind == Kind::Plain;
         Some(choice)
     }
 }

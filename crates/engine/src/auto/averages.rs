@@ -2,8 +2,11 @@
 
 use model::Prediction;
 
-/// Steps after which an observation of Phi counts half.
+/// Steps after which an observation of Phi counts half, for one sequence alone. Where several draft,
+/// chance evens out between them, and what changes (the end of a turn, for one) is seen sooner.
 const PHI_HALF_LIFE: f64 = 8.0;
+/// For any number of sequences.
+const PHI_HALF_LIFE_LEAST: f64 = 2.0;
 /// Observations after which a count in kappa counts half.
 const KAPPA_HALF_LIFE: f64 = 200.0;
 /// Nodes that kappa starts with on both sides, so that it begins at 1 and moves slowly.
@@ -19,10 +22,12 @@ pub(crate) struct PhiAverage {
 }
 
 impl PhiAverage {
-    pub(super) fn observe(&mut self, prediction: &Prediction, step: u64) {
+    /// Of a step in which so many sequences drafted.
+    pub(super) fn observe(&mut self, prediction: &Prediction, step: u64, sequences: usize) {
+        let half_life = (PHI_HALF_LIFE / sequences.max(1) as f64).max(PHI_HALF_LIFE_LEAST);
         let keep = match self.seen {
             None => 0.0,
-            Some(seen) => 0.5f64.powf(step.saturating_sub(seen).max(1) as f64 / PHI_HALF_LIFE),
+            Some(seen) => 0.5f64.powf(step.saturating_sub(seen).max(1) as f64 / half_life),
         } as f32;
         let blend = |mean: &mut f32, new: f32| *mean = keep * *mean + (1.0 - keep) * new;
         let tree = self.mean.tree.iter_mut().zip(prediction.tree);

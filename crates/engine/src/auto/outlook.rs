@@ -124,9 +124,20 @@ impl Auto {
             (Kind::Tree, None) => self.tree.value() * each(choice.shape).sum::<f64>(),
         };
         let tokens = (drafting + plain) as f64 + accepted;
+        tokens / self.ms(choice, batch).max(f64::MIN_POSITIVE)
+    }
+
+    /// Expected milliseconds.
+    pub(super) fn ms(&self, choice: Choice, batch: &Batch<'_>) -> f64 {
+        let (drafting, plain) = (batch.known.len(), batch.plain);
+        let rows = choice.rows + plain;
+        self.table_ms(choice, drafting, plain) * self.pace.factor(choice.kind(), rows, self.step)
+    }
+
+    /// The same as the table has it.
+    pub(super) fn table_ms(&self, choice: Choice, drafting: usize, plain: usize) -> f64 {
         let table = &self.table;
         let one_row = table.step_ms(0, drafting + plain) - table.step_ms(0, drafting);
-        let ms = table.rows_ms(choice.kind(), choice.rows, drafting) + one_row;
-        tokens / ms.max(f64::MIN_POSITIVE)
+        table.rows_ms(choice.kind(), choice.rows, drafting) + one_row
     }
 }

@@ -37,7 +37,8 @@ const POOR: Prediction = Prediction {
     chain: [0.03, 0.04, 0.05],
 };
 
-/// One sequence alone: its steps, of which each accepts `accepted(shape)`.
+/// One sequence alone: its steps, of which each takes what the table says and accepts
+/// `accepted(shape)`.
 fn run(
     auto: &mut Auto,
     phi: &mut PhiAverage,
@@ -48,6 +49,8 @@ fn run(
     (0..steps)
         .map(|_| {
             let shape = auto.choose(&[phi], 0).shape;
+            let ms = auto.table_ms(Choice::uniform(shape, 1), 1, 0);
+            auto.took(shape.rows(), ms);
             if shape != Shape::Plain {
                 auto.observe(phi, shape, accepted(shape), prediction);
             }
@@ -265,11 +268,11 @@ fn predictions_fade_with_the_steps_that_passed() {
         chain: [value; 3],
     };
     let mut phi = PhiAverage::default();
-    phi.observe(&at(4.0), 10);
+    phi.observe(&at(4.0), 10, 1);
     assert_eq!(phi.mean, at(4.0), "the first one counts in full");
-    phi.observe(&at(0.0), 18);
+    phi.observe(&at(0.0), 18, 1);
     assert_eq!(phi.mean, at(2.0), "eight steps are a half-life");
-    phi.observe(&at(1.0), 18 + 400);
+    phi.observe(&at(1.0), 18 + 400, 1);
     let worst = (phi.mean.tree[3] - 1.0).abs();
     assert!(worst < 1e-6, "a long gap leaves nothing");
 }
@@ -299,7 +302,7 @@ fn shapes_that_overfill_a_step_are_not_chosen() {
     let mut auto = Auto::new(table(|_| 10.0, 0.0), false);
     let phis = vec![PhiAverage::default(); 20];
     let mut seen = PhiAverage::default();
-    seen.observe(&GOOD, 1);
+    seen.observe(&GOOD, 1, 1);
     auto.overall = seen;
     let all: Vec<&PhiAverage> = phis.iter().collect();
     for _ in 0..100 {
@@ -319,7 +322,7 @@ fn shapes_that_overfill_a_step_are_not_chosen() {
 fn sequences_that_do_not_draft_count_in_time_and_tokens() {
     let auto = Auto::new(table(staircase, 0.5), false);
     let mut phi = PhiAverage::default();
-    phi.observe(&GOOD, 1);
+    phi.observe(&GOOD, 1, 1);
     // Plain: 1 and 4 tokens in 10 and 11.5 ms. Tree-15: 5.5 and 8.5 tokens in 11 and 12.5 ms.
     let close = |rate: f64, expected: f64| assert!((rate - expected).abs() < 1e-9, "{rate}");
     let rate = |shape, plain| {
@@ -372,4 +375,5 @@ fn the_choice_stays_close_to_the_best_fixed_shape() {
     }
 }
 
+mod paced;
 mod shared;

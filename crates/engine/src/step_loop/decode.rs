@@ -44,6 +44,9 @@ impl<R: StepRunner> StepLoop<R> {
             steps.len(),
             "one output per sequence"
         );
+        if let (Some(auto), Drafting::Auto) = (&mut self.auto, self.drafting) {
+            auto.took(rows, output.timing.total_ms);
+        }
         let trees = self.step_trees(indices, &steps, &output.sequences)?;
         let mut ended = Vec::new();
         for (((&index, part), result), tree) in

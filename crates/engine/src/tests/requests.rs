@@ -429,7 +429,8 @@ fn drafting_can_be_set_for_benchmarks() {
     assert_eq!(tree, ["tree-5"]);
     assert!(most > 5, "rows are shared: {most} nodes at most");
     let (back, _) = names(&mut harness, None);
-    assert_eq!(back, ["tree-15"], "auto without a timing table");
+    let first = "chain-15".to_owned();
+    assert!(back.contains(&first), "auto begins with a chain: {back:?}");
     let refused = harness.handle().set_drafting(Some(Shape::Tree(64)));
     assert!(matches!(refused, Err(SubmitError::Invalid(_))));
     harness.close();

@@ -24,8 +24,8 @@ fn linear(fixed: f64, draft: f64, row: f64) -> TimingTable {
 fn seen(auto: &mut Auto, predictions: &[Prediction]) -> Vec<PhiAverage> {
     let observe = |prediction: &Prediction| {
         let mut phi = PhiAverage::default();
-        phi.observe(prediction, 1);
-        auto.overall.observe(prediction, 1);
+        phi.observe(prediction, 1, 1);
+        auto.overall.observe(prediction, 1, 1);
         phi
     };
     predictions.iter().map(observe).collect()
