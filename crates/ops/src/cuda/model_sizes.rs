@@ -139,7 +139,10 @@ mod tests {
             (|s| s.hidden = 1 << 20, "1048576"),
             (|s| s.vocab = VOCAB_MAX + 1, "1986561 rows"),
             (|s| s.attention_layers = 65, "65 attention layers"),
-            (|s| s.gdn_layers = 61, "61 GDN layers: the GPU takes up to 60"),
+            (
+                |s| s.gdn_layers = 61,
+                "61 GDN layers: the GPU takes up to 60",
+            ),
             (|s| s.intermediate = 100, "100"),
             (|s| s.attention.dim = 64, "heads of 64"),
             (|s| s.attention.rotary = 128, "128 of them rotated"),

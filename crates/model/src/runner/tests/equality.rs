@@ -236,9 +236,8 @@ fn a_tied_head_is_the_table_whatever_the_file_holds() {
             ops::Backend::allocated_bytes(&backend),
             "tied: {is_tied}"
         );
-        let count = |bytes: &std::sync::atomic::AtomicU64| {
-            bytes.load(std::sync::atomic::Ordering::Relaxed)
-        };
+        let count =
+            |bytes: &std::sync::atomic::AtomicU64| bytes.load(std::sync::atomic::Ordering::Relaxed);
         assert_eq!(count(&progress.done), count(&progress.total));
     }
 }
