@@ -77,6 +77,40 @@ fn steps_are_timed_as_a_table_and_as_an_object() {
 }
 
 /// What was measured is there at once: a reader need not wait for the end.
+/// A tokenizer that stands in does not say how many ids there are, the model's own does.
+#[test]
+fn random_weights_rank_the_whole_head() {
+    let pair = Pair::new();
+    let vocabulary = |target: &str, args: &[&str]| {
+        let own = [
+            "bench",
+            "step",
+            "--device=cpu",
+            "--json",
+            "--model-path",
+            target,
+        ];
+        let small = ["--contexts=8", "--shapes=plain", "--repeat=1"];
+        let report = spinney(&[&own[..], &small, args].concat()).json();
+        report["vocabulary"].as_u64()
+    };
+    let named = spinney(&[
+        "check",
+        "--json",
+        "--device=cpu",
+        "--model-path",
+        &pair.target(),
+    ])
+    .json();
+    let named = named["tokenizer"]["tokens"].as_u64();
+    assert!(named.is_some());
+    assert_eq!(vocabulary(&pair.target(), &[]), named);
+    let dummy = ["--load-format=dummy"];
+    assert_eq!(vocabulary(&pair.target(), &dummy), named);
+    let bare = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen3_5");
+    assert_eq!(vocabulary(bare, &dummy), Some(97));
+}
+
 #[test]
 fn the_first_lines_come_before_the_last_case() {
     let pair = Pair::new();

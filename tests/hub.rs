@@ -416,3 +416,26 @@ fn without_a_network() {
         run.stderr
     );
 }
+
+/// What is missing is not needed, and the hub has it but not now.
+#[test]
+fn a_hub_that_answers_half_is_as_good_as_none() {
+    let setting = Setting::new();
+    let file = "generation_config.json";
+    setting.fault(file, Fault::Down);
+    let check = ["check", "--model-path", TARGET];
+    let refused = setting.run(&check);
+    refused.refused(RUNTIME, &[file, "503", "--offline"]);
+    setting.hub.edit(TARGET, |model| model.faults.clear());
+    setting.check(&[]).json();
+    std::fs::remove_file(setting.snapshot().join(file)).unwrap();
+    setting.fault(file, Fault::Down);
+    let run = setting.run(&check);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let told = "using the files in the cache";
+    assert!(run.stderr.contains(told), "{}", run.stderr);
+    // Pinned to its commit the cache is not doubted.
+    let pinned = format!("{TARGET}@{COMMIT}");
+    let run = setting.run(&["check", "--model-path", &pinned]);
+    assert_eq!((run.code, run.stderr.contains(told)), (0, false));
+}

@@ -38,6 +38,8 @@ pub enum Fault {
     Missing,
     /// An error of the server, this many times.
     Unavailable { times: usize },
+    /// An error of the server whatever is asked about it.
+    Down,
 }
 
 /// Files of a model and what strangers may do with them.
@@ -260,6 +262,9 @@ fn answer(request: &Request, models: &mut Models) -> Answer {
 
 fn resolve(request: &Request, model: &mut Model, file: &str, stored: bool) -> Answer {
     let fault = model.faults.get(file).copied();
+    if fault == Some(Fault::Down) {
+        return Answer::new(503);
+    }
     let Some(contents) = model
         .files
         .get(file)

@@ -87,12 +87,21 @@ impl Vector {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Whether a tensor can be taken that a checkpoint may lack.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        match &self.origin {
-            Origin::File { checkpoint, .. } | Origin::Header(checkpoint) => checkpoint.has(name),
+    /// Takes a matrix that a checkpoint may have and nothing is made of.
+    pub(crate) fn leave(
+        &mut self,
+        name: String,
+        rows: usize,
+        columns: usize,
+    ) -> Result<(), ModelError> {
+        let exists = match &self.origin {
+            Origin::File { checkpoint, .. } | Origin::Header(checkpoint) => checkpoint.has(&name),
             Origin::Dummy { .. } => false,
+        };
+        if exists && let Some(file) = self.file(&name, &[rows, columns])? {
+            self.progress.add(file.bytes());
         }
+        Ok(())
     }
 
     fn file(&mut self, name: &str, shape: &[usize]) -> Result<Option<FileTensor>, ModelError> {

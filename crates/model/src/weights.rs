@@ -79,9 +79,9 @@ impl<B: Backend> TargetWeights<B> {
         let (name, rows, columns) = table("model.embed_tokens");
         let embedding = from.matrix(name, rows, columns)?;
         let (name, rows, columns) = table("lm_head");
-        // A tied checkpoint may still carry a copy of the table.
-        let head = match config.tied_head && !from.has(&name) {
-            true => None,
+        // A tied checkpoint may still carry a copy of the table, for which the plan has no room.
+        let head = match config.tied_head {
+            true => from.leave(name, rows, columns).map(|()| None)?,
             false => Some(from.matrix(name, rows, columns)?),
         };
         Ok(TargetWeights {

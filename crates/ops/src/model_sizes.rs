@@ -5,13 +5,19 @@ use crate::{Dtype, GdnShape};
 /// What a device is asked about before a model is loaded to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelSizes {
+    /// Rows of embedding and head.
+    pub vocab: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Width of the target's MLP.
     pub intermediate: usize,
-    /// Heads of full attention.
+    /// Layers of full attention.
+    pub attention_layers: usize,
+    /// Their heads.
     pub attention: HeadSizes,
     /// GDN layers.
+    pub gdn_layers: usize,
+    /// Their heads.
     pub gdn: GdnShape,
     /// The drafter's MLP and heads.
     pub drafter: Option<(usize, HeadSizes)>,

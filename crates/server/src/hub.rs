@@ -86,16 +86,13 @@ impl Hub {
                 reason: cached.err().unwrap_or_default(),
             });
         }
-        match self.client.model(id) {
-            Ok(info) => self.remote(id, cache, info, weights),
-            Err(error) if error.is_transient() => match cached {
-                Ok(folder) => {
-                    tracing::warn!(model = %id, %error, "using the files in the cache");
-                    Ok(HubModel::complete(folder))
-                }
-                Err(_) => Err(error),
-            },
-            Err(error) => Err(error),
+        let remote = |info| self.remote(id, cache, info, weights);
+        match (self.client.model(id).and_then(remote), cached) {
+            (Err(error), Ok(folder)) if error.is_transient() => {
+                tracing::warn!(model = %id, %error, "using the files in the cache");
+                Ok(HubModel::complete(folder))
+            }
+            (found, _) => found,
         }
     }
 

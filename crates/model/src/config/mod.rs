@@ -114,14 +114,17 @@ impl ModelConfig {
             (sizes.intermediate_size, heads)
         });
         ModelSizes {
+            vocab: self.vocab_size,
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,
+            attention_layers: self.attention_layers(),
             attention: HeadSizes {
                 heads: self.attention_heads,
                 kv_heads: self.kv_heads,
                 dim: self.head_dim,
                 rotary: self.rotary_dim,
             },
+            gdn_layers: self.gdn_layers(),
             gdn: self.gdn,
             drafter,
             dtype,

@@ -50,6 +50,9 @@ impl<B: Backend> Runner<B> {
         forward.batch.cover(covered);
         self.force_walk(replays)?;
         self.replay_forward(bucket(rows))?;
+        // A step that finds its tables in place enqueues no copy, and its first kernels may read the
+        // state before those of the replay have ended, unless somebody waits for them.
+        self.backend.wait()?;
         for replay in replays {
             let progress = &mut self.progress[replay.slot];
             progress.length += replay.tokens.len();

@@ -11,8 +11,10 @@ const COMPACT_KV: Entry = Entry {
     module: "compact_kv",
     name: "compact_kv",
 };
-/// Key and value pools of 64 layers: what fits the kernel's parameters.
-const POOLS_MAX: usize = 128;
+/// Layers whose pools fit the kernel's parameters.
+pub(super) const LAYERS_MAX: usize = 64;
+/// Their key and value pools.
+const POOLS_MAX: usize = 2 * LAYERS_MAX;
 
 /// `CompactKvParams` of kernels/compact_kv.cu.
 #[derive(Clone, Copy)]
@@ -34,10 +36,9 @@ pub(super) fn compact_kv(cuda: &Cuda, op: CompactKv<'_, Cuda>) -> Result<(), Ops
     };
     let width = first.heads * first.head_dim;
     assert!(
-        2 * op.layers.len() <= POOLS_MAX,
-        "{} attention layers; CUDA takes {}",
-        op.layers.len(),
-        POOLS_MAX / 2
+        op.layers.len() <= LAYERS_MAX,
+        "{} attention layers; CUDA takes {LAYERS_MAX}",
+        op.layers.len()
     );
     let mut pool = [DevicePtr::NULL; POOLS_MAX];
     for (pools, layer) in pool.chunks_mut(2).zip(op.layers.iter()) {

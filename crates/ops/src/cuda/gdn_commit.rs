@@ -16,7 +16,7 @@ const THREADS: u32 = 256;
 /// Blocks that share the rows of one layer: as many as one sequence can have work for.
 const ROW_BLOCKS: u32 = 16;
 /// Layers whose buffers fit the kernel's parameters.
-const LAYERS_MAX: usize = 60;
+pub(super) const LAYERS_MAX: usize = 60;
 
 /// `struct GdnLayer`.
 #[derive(Clone, Copy)]

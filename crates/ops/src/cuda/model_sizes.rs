@@ -2,6 +2,8 @@
 
 use super::device::Cuda;
 use super::linear_add_norm::DIM_MAX;
+use super::parts::VOCAB_MAX;
+use super::{compact_kv, gdn_commit};
 use crate::{Dtype, HeadSizes, ModelSizes, OpsError};
 
 /// Inputs of a product come in steps of one matrix instruction.
@@ -37,11 +39,19 @@ fn fault(sizes: &ModelSizes) -> Option<String> {
             .then(|| format!("{what} of {width} values: the GPU takes multiples of {STEP}"))
     };
     let gdn = sizes.gdn;
-    if sizes.hidden > DIM_MAX {
-        return Some(format!(
-            "a hidden size of {}: the GPU takes up to {DIM_MAX}",
-            sizes.hidden
-        ));
+    for (found, most, what) in [
+        (sizes.hidden, DIM_MAX, "values of the residual stream"),
+        (sizes.vocab, VOCAB_MAX, "rows of the embedding"),
+        (
+            sizes.attention_layers,
+            compact_kv::LAYERS_MAX,
+            "attention layers",
+        ),
+        (sizes.gdn_layers, gdn_commit::LAYERS_MAX, "GDN layers"),
+    ] {
+        if found > most {
+            return Some(format!("{found} {what}: the GPU takes up to {most}"));
+        }
     }
     if (gdn.key_dim, gdn.value_dim) != (GDN_HEAD_DIM, GDN_HEAD_DIM) {
         return Some(format!(
@@ -85,14 +95,17 @@ mod tests {
             rotary: 128,
         };
         ModelSizes {
+            vocab: 248_320,
             hidden: 5_120,
             intermediate: 17_408,
+            attention_layers: 16,
             attention: HeadSizes {
                 heads: 24,
                 kv_heads: 4,
                 dim: 256,
                 rotary: 64,
             },
+            gdn_layers: 48,
             gdn: GdnShape {
                 key_heads: 16,
                 value_heads: 48,
@@ -119,11 +132,17 @@ mod tests {
     #[test]
     fn every_other_size_is_named() {
         type Change = fn(&mut ModelSizes);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 15] = [
             (|s| s.dtype = Dtype::F32, "F32"),
             (|s| s.hidden = 5_112, "5112"),
-            (|s| s.hidden = 5_136, "5136: the GPU takes up to 5120"),
+            (|s| s.hidden = 5_136, "5136 values of the residual stream"),
             (|s| s.hidden = 1 << 20, "1048576"),
+            (|s| s.vocab = VOCAB_MAX + 1, "1986561 rows"),
+            (|s| s.attention_layers = 65, "65 attention layers"),
+            (
+                |s| s.gdn_layers = 61,
+                "61 GDN layers: the GPU takes up to 60",
+            ),
             (|s| s.intermediate = 100, "100"),
             (|s| s.attention.dim = 64, "heads of 64"),
             (|s| s.attention.rotary = 128, "128 of them rotated"),

@@ -11,6 +11,9 @@ pub(super) const SEGMENT_THREADS: u32 = 512;
 /// Parts that one row may have.
 const PARTS_MAX: usize = 256;
 
+/// Ids of a row at most.
+pub(super) const VOCAB_MAX: usize = PARTS_MAX * SEGMENT_IDS;
+
 /// Segments of a row.
 pub(super) fn segments(vocab: usize) -> usize {
     vocab.div_ceil(SEGMENT_IDS)
@@ -49,9 +52,8 @@ impl PartsLayout {
     pub(super) fn new(rows: usize, vocab: usize, k: usize) -> Self {
         let segments = segments(vocab);
         assert!(
-            segments <= PARTS_MAX,
-            "{vocab} ids; CUDA takes at most {}",
-            PARTS_MAX * SEGMENT_IDS
+            vocab <= VOCAB_MAX,
+            "{vocab} ids; CUDA takes at most {VOCAB_MAX}"
         );
         let parts = rows * segments;
         let mut layout = Layout::default();

@@ -6,6 +6,8 @@ use engine::{
     CheckpointSource, EngineConfig, Fetch, LoadFormat, LoadProgress, LoadSpec, PrefixCacheConfig,
 };
 
+use serde_json::Value;
+
 use super::args::limits::{BatchArgs, ContextArgs};
 use super::args::model::{HubArgs, ModelArgs};
 use super::args::speculation::SpeculationArgs;
@@ -77,12 +79,26 @@ impl Checkpoints {
     /// The text side of the target. Dummy weights go with the bundled tokenizer where the model has
     /// none.
     pub fn text_files(&self, template: Option<&Path>) -> Result<ModelFiles, Failure> {
-        let dummy = self.format != LoadFormat::Safetensors;
-        if dummy && !self.target.has("tokenizer.json") {
+        if self.borrows_tokenizer() {
             let text = bundled::pair()?.target;
             return Ok(ModelFiles::read_apart(&self.target, &text, template)?);
         }
         Ok(ModelFiles::read(&self.target, template)?)
+    }
+
+    fn borrows_tokenizer(&self) -> bool {
+        self.format != LoadFormat::Safetensors && !self.target.has("tokenizer.json")
+    }
+
+    /// [`Checkpoints::load_spec`] for a benchmark that shows no text. The model's own tokenizer
+    /// would name nearly every row of the head, the bundled one names few: where that stands in, all
+    /// rows are ranked and sampled, which takes the time that it takes with the model's own.
+    pub fn bench_spec(&self, model: &ModelArgs, files: &ModelFiles) -> Result<LoadSpec, Failure> {
+        let ids = match self.borrows_tokenizer() {
+            true => vocab_rows(&self.target.text("config.json")?),
+            false => files.vocabulary.len(),
+        };
+        Ok(self.load_spec(model, ids))
     }
 
     /// Names of the model: the ones given, else the path and its last component.
@@ -159,6 +175,16 @@ impl Checkpoints {
             .iter()
             .try_for_each(|model| model.fetch(progress))
     }
+}
+
+/// `vocab_size` of a configuration; what is wrong with the file is said by whoever loads it.
+pub fn vocab_rows(config: &str) -> usize {
+    let config: Value = serde_json::from_str(config).unwrap_or_default();
+    ["/text_config/vocab_size", "/vocab_size"]
+        .iter()
+        .find_map(|path| config.pointer(path)?.as_u64())
+        .and_then(|rows| usize::try_from(rows).ok())
+        .unwrap_or(1)
 }
 
 /// The checkpoint whose small files a command reads; the bundled target where none is named.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::args::GenerateArgs;
 use super::args::limits::BatchArgs;
-use super::checkpoints::Checkpoints;
+use super::checkpoints::{Checkpoints, vocab_rows};
 use super::exit::{Exit, Failure};
 use super::{chat_prompt, loading, logging, print};
 use crate::model_files::{GenerationDefaults, ModelFiles};
@@ -111,16 +111,6 @@ impl TextSide {
         let vocabulary: Arc<Vocabulary> = Arc::clone(&files.vocabulary);
         Some(TextStream::new(vocabulary, options))
     }
-}
-
-/// `vocab_size` of a configuration; what is wrong with the file is said by whoever loads it.
-fn vocab_rows(config: &str) -> usize {
-    let config: Value = serde_json::from_str(config).unwrap_or_default();
-    ["/text_config/vocab_size", "/vocab_size"]
-        .iter()
-        .find_map(|path| config.pointer(path)?.as_u64())
-        .and_then(|rows| usize::try_from(rows).ok())
-        .unwrap_or(1)
 }
 
 fn request(args: &GenerateArgs, prompt: Vec<u32>, text_side: &TextSide) -> Request {

@@ -50,9 +50,10 @@ impl RepoCache {
         Some(text.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 
-    /// Lets a branch or tag lead to a commit. A commit leads to itself.
+    /// Lets a branch or tag lead to a commit. A commit leads to itself. Writes only what changes: a
+    /// complete cache may be read-only.
     pub(super) fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
-        if is_commit(revision) {
+        if is_commit(revision) || self.commit(revision).as_deref() == Some(commit) {
             return Ok(());
         }
         let path = self.folder.join("refs").join(revision);
@@ -167,7 +168,15 @@ mod tests {
         repo.set_commit("refs/pr/1", COMMIT).unwrap();
         assert_eq!(repo.commit("main").as_deref(), Some(COMMIT));
         assert_eq!(repo.commit("refs/pr/1").as_deref(), Some(COMMIT));
-        fs::write(root.path().join("models--org--name/refs/main"), "../../..").unwrap();
+        let file = root.path().join("models--org--name/refs/main");
+        let written = format!("{COMMIT}\n");
+        fs::write(&file, &written).unwrap();
+        repo.set_commit("main", COMMIT).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), written, "left alone");
+        let other = COMMIT.replace('0', "f");
+        repo.set_commit("main", &other).unwrap();
+        assert_eq!(repo.commit("main"), Some(other));
+        fs::write(&file, "../../..").unwrap();
         assert_eq!(repo.commit("main"), None, "nothing else is taken for one");
     }
 

@@ -209,6 +209,39 @@ fn plan_equals_allocation() {
     }
 }
 
+/// What a checkpoint carries beside a tied table is read by nobody and takes no memory.
+#[test]
+fn a_tied_head_is_the_table_whatever_the_file_holds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let CheckpointSource::Folder(fixture) = fixture("qwen3_5") else {
+        unreachable!()
+    };
+    let text = std::fs::read_to_string(fixture.join("config.json")).expect("committed");
+    let mut fields: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    fields["tie_word_embeddings"] = true.into();
+    std::fs::write(folder.path().join("config.json"), fields.to_string()).expect("written");
+    let weights = "model.safetensors";
+    std::fs::copy(fixture.join(weights), folder.path().join(weights)).expect("copied");
+    let tied = CheckpointSource::Folder(folder.path().to_owned());
+    for (target, is_tied) in [(tied, true), (CheckpointSource::Folder(fixture), false)] {
+        let (backend, progress) = (Cpu::default(), LoadProgress::default());
+        let sources = ModelSources {
+            target,
+            ..sources(true)
+        };
+        let runner = Runner::load(backend.clone(), &sources, config(), &progress).expect("loads");
+        assert_eq!(runner.target.weights.head.is_none(), is_tied);
+        assert_eq!(
+            runner.plan().total_bytes(),
+            ops::Backend::allocated_bytes(&backend),
+            "tied: {is_tied}"
+        );
+        let count =
+            |bytes: &std::sync::atomic::AtomicU64| bytes.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(count(&progress.done), count(&progress.total));
+    }
+}
+
 /// Nothing beyond the tree's budget is verified, and padding is not counted as a draft.
 #[test]
 fn drafted_counts_nodes() {

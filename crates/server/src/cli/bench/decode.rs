@@ -46,7 +46,7 @@ pub fn run(args: &DecodeBenchArgs) -> Result<Exit, Failure> {
     let prompts = asked.prompts(&files)?;
     let modes = modes::possible(&args.modes, checkpoints.drafter.is_some())?;
     let config = engine_config(args, &modes, &prompts);
-    let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
+    let spec = checkpoints.bench_spec(&args.model, &files)?;
     let model_path = checkpoints.model_path.clone();
     let engine = Engine::start_after(checkpoints.fetch(), spec, config)?;
     loading::wait_until_ready(&engine.handle)?;
@@ -65,6 +65,7 @@ pub fn run(args: &DecodeBenchArgs) -> Result<Exit, Failure> {
             model_path,
             device: info.device.clone(),
             topk: info.topk,
+            vocabulary: info.vocab_used,
             chain_drafts: info.chain_drafts,
         },
     );

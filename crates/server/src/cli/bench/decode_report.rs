@@ -25,6 +25,8 @@ pub struct Facts {
     pub device: String,
     /// Candidates per depth.
     pub topk: usize,
+    /// Ids that are ranked and sampled.
+    pub vocabulary: usize,
     /// Drafts of the whole block of the drafter.
     pub chain_drafts: usize,
 }
@@ -267,6 +269,7 @@ impl<'a> Report<'a> {
             "device": self.facts.device,
             "graphs": !self.args.model.disable_cuda_graph,
             "candidates": self.facts.topk,
+            "vocabulary": self.facts.vocabulary,
             "max_tokens": self.args.max_tokens,
             "temperature": 0,
             "ignore_eos": self.args.ignore_eos || self.simulates(),

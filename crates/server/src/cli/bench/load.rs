@@ -31,7 +31,7 @@ pub fn run(args: &LoadBenchArgs) -> Result<Exit, Failure> {
     let prompts = prompts(args, &files)?;
     let modes = modes::possible(&args.modes, checkpoints.drafter.is_some())?;
     let config = engine_config(args, &modes, &prompts);
-    let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
+    let spec = checkpoints.bench_spec(&args.model, &files)?;
     let model_path = checkpoints.model_path.clone();
     let engine = Engine::start_after(checkpoints.fetch(), spec, config)?;
     loading::wait_until_ready(&engine.handle)?;

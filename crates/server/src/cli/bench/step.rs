@@ -23,7 +23,7 @@ pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
     logging::start(&args.log, "warn")?;
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let files = checkpoints.text_files(None)?;
-    let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
+    let spec = checkpoints.bench_spec(&args.model, &files)?;
     checkpoints.fetch_now()?;
     tell_left_out(args);
     let bench = StepBench {
@@ -38,6 +38,7 @@ pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
     let mut report = Report {
         args,
         model_path: &checkpoints.model_path,
+        vocabulary: spec.vocab_used,
         loaded: None,
         prefills: Vec::new(),
         steps: Vec::new(),
@@ -105,6 +106,8 @@ fn engine_config(args: &StepBenchArgs, drafter: bool) -> EngineConfig {
 struct Report<'a> {
     args: &'a StepBenchArgs,
     model_path: &'a str,
+    /// Ids that are ranked and sampled.
+    vocabulary: usize,
     loaded: Option<LoadedModel>,
     prefills: Vec<PrefillTime>,
     steps: Vec<StepTimes>,
@@ -178,6 +181,7 @@ impl Report<'_> {
             "model_path": self.model_path,
             "device": loaded.device,
             "graphs": !self.args.model.disable_cuda_graph,
+            "vocabulary": self.vocabulary,
             "copy_bytes_per_s": loaded.copy_rate,
             "load_s": loaded.load_s,
             "allocated_bytes": loaded.allocated.0,
