@@ -5,37 +5,45 @@ use model::Shape;
 use crate::shape::Kind;
 
 /// One shape.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ShapeTiming {
     /// The shape.
     pub(crate) shape: Shape,
-    /// A step of one sequence.
-    pub(crate) one_ms: f64,
-    /// A step of [`TimingTable::batch`] sequences, where it was measured.
-    pub(crate) batch_ms: Option<f64>,
+    /// Sequences of a step and its milliseconds, by sequences; the first one has one.
+    pub(crate) times: Vec<(usize, f64)>,
 }
 
-/// All shapes that can be chosen.
+impl ShapeTiming {
+    /// Between two measurements on their line, behind the last on the line of the last two; never
+    /// falling.
+    fn ms(&self, sequences: usize) -> f64 {
+        let mut before = self.times[0];
+        let mut slope = 0.0;
+        for &(count, ms) in &self.times[1..] {
+            if sequences <= before.0 {
+                break;
+            }
+            let ms = ms.max(before.1);
+            slope = (ms - before.1) / (count - before.0) as f64;
+            if sequences <= count {
+                break;
+            }
+            before = (count, ms);
+        }
+        before.1 + slope * sequences.saturating_sub(before.0) as f64
+    }
+}
+
+/// All shapes that can be chosen, plain first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TimingTable {
-    /// Sequences of the batch measurement.
-    pub(crate) batch: usize,
-    /// Plain first.
     pub(crate) shapes: Vec<ShapeTiming>,
 }
 
 impl TimingTable {
-    /// Expected milliseconds of a step in which `sequences` sequences use shape `index`: the line
-    /// through both measurements, never falling.
+    /// Expected milliseconds of a step in which `sequences` sequences use shape `index`.
     pub(crate) fn step_ms(&self, index: usize, sequences: usize) -> f64 {
-        let timing = &self.shapes[index];
-        let slope = match timing.batch_ms {
-            Some(batch_ms) if self.batch > 1 => {
-                ((batch_ms - timing.one_ms) / (self.batch - 1) as f64).max(0.0)
-            }
-            _ => 0.0,
-        };
-        timing.one_ms + slope * sequences.saturating_sub(1) as f64
+        self.shapes[index].ms(sequences)
     }
 
     /// Expected milliseconds of a step in which `sequences` sequences draft like that and have `rows`
@@ -69,17 +77,18 @@ impl TimingTable {
         }
     }
 
-    /// Shape names with milliseconds; `tree-31 x4` is a step of four sequences.
+    /// Shape names with milliseconds, smaller batches first; `tree-31 x4` is a step of four sequences.
     pub(crate) fn lines(&self) -> Vec<(String, f64)> {
-        let one = self
-            .shapes
-            .iter()
-            .map(|t| (crate::shape::name(t.shape), t.one_ms));
-        let batch = self.shapes.iter().filter_map(|t| {
-            let name = format!("{} x{}", crate::shape::name(t.shape), self.batch);
-            t.batch_ms.map(|ms| (name, ms))
+        let times = self.shapes.iter().flat_map(|timing| {
+            let name = crate::shape::name(timing.shape);
+            timing.times.iter().map(move |&(count, ms)| match count {
+                1 => (count, name.clone(), ms),
+                _ => (count, format!("{name} x{count}"), ms),
+            })
         });
-        one.chain(batch).collect()
+        let mut lines: Vec<(usize, String, f64)> = times.collect();
+        lines.sort_by_key(|line| line.0);
+        lines.into_iter().map(|(_, name, ms)| (name, ms)).collect()
     }
 }
 
@@ -91,11 +100,9 @@ mod tests {
     fn rows_between_two_shapes_take_a_time_between_theirs() {
         let timing = |shape, one_ms, batch_ms| ShapeTiming {
             shape,
-            one_ms,
-            batch_ms: Some(batch_ms),
+            times: vec![(1, one_ms), (4, batch_ms)],
         };
         let table = TimingTable {
-            batch: 4,
             shapes: vec![
                 timing(Shape::Plain, 9.0, 9.0),
                 timing(Shape::Chain(3), 10.0, 10.0),
@@ -111,33 +118,38 @@ mod tests {
     }
 
     #[test]
-    fn steps_grow_along_the_measured_line() {
-        let timing = |one_ms, batch_ms| ShapeTiming {
+    fn steps_grow_along_the_measured_lines() {
+        let timing = |times: &[(usize, f64)]| ShapeTiming {
             shape: Shape::Tree(15),
-            one_ms,
-            batch_ms,
+            times: times.to_vec(),
         };
         let table = TimingTable {
-            batch: 4,
             shapes: vec![
-                timing(10.0, Some(16.0)),
-                timing(10.0, Some(9.0)),
-                timing(5.0, None),
+                timing(&[(1, 10.0), (4, 16.0)]),
+                timing(&[(1, 10.0), (4, 9.0)]),
+                timing(&[(1, 5.0)]),
+                timing(&[(1, 10.0), (4, 13.0), (16, 37.0), (32, 69.0)]),
+                timing(&[(1, 10.0), (4, 16.0), (16, 12.0)]),
             ],
         };
-        assert_eq!(table.step_ms(0, 1), 10.0);
-        assert_eq!(table.step_ms(0, 4), 16.0);
-        assert_eq!(table.step_ms(0, 8), 24.0);
+        let ms = |index: usize, counts: &[usize]| -> Vec<f64> {
+            counts
+                .iter()
+                .map(|&count| table.step_ms(index, count))
+                .collect()
+        };
+        assert_eq!(ms(0, &[1, 3, 4, 8]), [10.0, 14.0, 16.0, 24.0]);
+        // Noise does not make larger batches cheaper.
+        assert_eq!(ms(1, &[2, 8]), [10.0, 10.0]);
+        assert_eq!(ms(2, &[1, 8]), [5.0, 5.0]);
         assert_eq!(
-            table.step_ms(1, 8),
-            10.0,
-            "noise does not make larger batches cheaper"
+            ms(3, &[2, 4, 10, 16, 24, 32, 40]),
+            [11.0, 13.0, 25.0, 37.0, 53.0, 69.0, 85.0]
         );
-        assert_eq!(table.step_ms(2, 8), 5.0);
+        assert_eq!(ms(4, &[4, 8, 20]), [16.0, 16.0, 16.0]);
         let names: Vec<String> = table.lines().into_iter().map(|line| line.0).collect();
-        assert_eq!(
-            names,
-            ["tree-15", "tree-15", "tree-15", "tree-15 x4", "tree-15 x4"]
-        );
+        let counts = [5, 4, 2, 1].into_iter().zip(["", " x4", " x16", " x32"]);
+        let expected = counts.flat_map(|(count, name)| vec![format!("tree-15{name}"); count]);
+        assert_eq!(names, expected.collect::<Vec<_>>());
     }
 }

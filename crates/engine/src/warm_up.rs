@@ -3,15 +3,19 @@
 
 use std::time::Instant;
 
-use model::{Chunk, ModelError, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey};
+use model::{
+    Chunk, ModelError, RunnerConfig, SamplingParams, SequenceStart, SequenceStep, Shape, StepKey,
+};
 use ops::EMIT_MAX;
 
 use crate::kv_pool::{BlockTable, KvPool};
 use crate::step_runner::StepRunner;
 use crate::timing_table::{ShapeTiming, TimingTable};
 
-/// Sequences of the second measurement.
-const BATCH: usize = 4;
+/// Sequences of the measurements behind that of one; the largest is of as many as may run.
+const BATCHES: [usize; 4] = [4, 16, 64, 256];
+/// Larger batches are not measured behind a step that took this long: they go on along the line.
+const BATCH_MS: f64 = 100.0;
 /// Prompt tokens of a scratch sequence.
 const PROMPT: usize = 16;
 /// Timed steps per shape, after one that is not timed.
@@ -24,7 +28,7 @@ const LONG_MS: f64 = 500.0;
 pub(crate) struct WarmUp<'a> {
     /// The shapes that requests may use.
     pub(crate) shapes: &'a [Shape],
-    /// Time steps of up to [`BATCH`] sequences too.
+    /// Time steps of several sequences, too.
     pub(crate) batch: bool,
     /// No step drafts for more sequences than this.
     pub(crate) drafting_max: usize,
@@ -110,16 +114,14 @@ impl Repeated {
     }
 }
 
-/// Records and times every shape with one sequence, and with up to [`BATCH`] where that is asked
+/// Records and times every shape with one sequence, and with [`BATCHES`] of them where that is asked
 /// for. Shapes that the context cannot hold are left out. Calls `beat` after every step.
 pub(crate) fn warm_up<R: StepRunner>(
     runner: &mut R,
     plan: WarmUp<'_>,
     beat: impl Fn(),
 ) -> Result<TimingTable, ModelError> {
-    let sequences = BATCH.min(runner.config().sequences_max);
     let mut table = TimingTable {
-        batch: sequences,
         shapes: Vec::with_capacity(plan.shapes.len()),
     };
     let mut records = runner.config().graphs;
@@ -128,17 +130,34 @@ pub(crate) fn warm_up<R: StepRunner>(
         let Some(one_ms) = step_ms(runner, shape, 1, plan.share, &beat)? else {
             continue;
         };
-        let batch_ms = match plan.batch && sequences > 1 {
-            true => step_ms(runner, shape, sequences, plan.share, &beat)?,
-            false => None,
-        };
-        table.shapes.push(ShapeTiming {
-            shape,
-            one_ms,
-            batch_ms,
-        });
+        let mut times = vec![(1, one_ms)];
+        for count in batches(runner.config(), shape, plan) {
+            if times.last().is_some_and(|&(_, ms)| ms > BATCH_MS) {
+                break;
+            }
+            let Some(ms) = step_ms(runner, shape, count, plan.share, &beat)? else {
+                break;
+            };
+            times.push((count, ms));
+        }
+        table.shapes.push(ShapeTiming { shape, times });
     }
     Ok(table)
+}
+
+/// Sequences of the larger steps of a shape that are timed, as far as so many may run, or draft, and a
+/// step holds their rows.
+fn batches(config: &RunnerConfig, shape: Shape, plan: WarmUp<'_>) -> Vec<usize> {
+    if !plan.batch {
+        return Vec::new();
+    }
+    let drafting = match shape {
+        Shape::Plain => usize::MAX,
+        Shape::Chain(_) | Shape::Tree(_) => plan.drafting_max,
+    };
+    let most = (config.sequences_max.min(drafting)).min(config.step_rows_max / shape.rows());
+    let smaller = BATCHES.into_iter().filter(|&count| count < most);
+    smaller.chain((most > 1).then_some(most)).collect()
 }
 
 /// Records the steps of one shape with 1, 2, ... sequences, each key after a step that has it.

@@ -9,11 +9,12 @@ use crate::timing_table::ShapeTiming;
 fn table(ms: impl Fn(Shape) -> f64, slope: f64) -> TimingTable {
     let timing = |shape: Shape| ShapeTiming {
         shape,
-        one_ms: ms(shape),
-        batch_ms: Some(ms(shape) + 3.0 * slope * shape.rows() as f64),
+        times: vec![
+            (1, ms(shape)),
+            (4, ms(shape) + 3.0 * slope * shape.rows() as f64),
+        ],
     };
     TimingTable {
-        batch: 4,
         shapes: CANDIDATES.map(timing).to_vec(),
     }
 }

@@ -112,6 +112,35 @@ fn the_warm_up_times_every_shape_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn the_warm_up_times_larger_batches_as_far_as_a_step_holds_them() {
+    let setup = Setup {
+        skip_warmup: false,
+        drafting: Drafting::Auto,
+        running_max: 24,
+        pages: 24 * 4,
+        draft_batch_max: 20,
+        ..Setup::default()
+    };
+    let harness = Harness::start(&setup);
+    let times = harness.handle().status().step_times_ms;
+    let names: Vec<&str> = times.iter().map(|line| &*line.0).collect();
+    let has = |name: &str| names.contains(&name);
+    assert!(
+        has("plain x4") && has("plain x16") && has("plain x24"),
+        "{names:?}"
+    );
+    assert!(
+        has("tree-15 x16") && has("tree-15 x20") && !has("tree-15 x24"),
+        "{names:?}"
+    );
+    assert!(
+        has("tree-63 x8") && !has("tree-63 x16"),
+        "512 rows are 8 x 64: {names:?}"
+    );
+    harness.close();
+}
+
+#[test]
 fn the_warm_up_records_every_step_that_can_be_uniform() {
     for share_rows in [false, true] {
         let setup = Setup {

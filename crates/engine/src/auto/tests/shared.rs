@@ -9,12 +9,10 @@ fn linear(fixed: f64, draft: f64, row: f64) -> TimingTable {
         fixed + drafter + row * shape.rows() as f64 * sequences
     };
     TimingTable {
-        batch: 4,
         shapes: CANDIDATES
             .map(|shape| ShapeTiming {
                 shape,
-                one_ms: ms(shape, 1.0),
-                batch_ms: Some(ms(shape, 4.0)),
+                times: vec![(1, ms(shape, 1.0)), (4, ms(shape, 4.0))],
             })
             .to_vec(),
     }
@@ -96,7 +94,7 @@ fn row_buckets_between_the_shapes_are_chosen_too() {
         shape => shape == Shape::Plain,
     });
     for timing in &mut table.shapes {
-        timing.batch_ms = Some(ms(4 * timing.shape.rows()).max(timing.one_ms));
+        timing.times[1].1 = ms(4 * timing.shape.rows()).max(timing.times[0].1);
     }
     let mut auto = Auto::new(table, true);
     let phis = seen(&mut auto, &[GOOD; 4]);
@@ -151,12 +149,11 @@ fn no_choice_is_worse_than_plain_or_a_uniform_shape() {
         let mut table = linear(fixed, draft, 0.0);
         for timing in &mut table.shapes {
             let rows = timing.shape.rows() as f64;
-            timing.one_ms += row * f64::powf(rows, power);
-            timing.batch_ms = Some(
-                timing
-                    .one_ms
-                    .max(timing.batch_ms.unwrap_or(0.0) + row * f64::powf(4.0 * rows, power)),
-            );
+            let [one, four] = &mut timing.times[..] else {
+                panic!("two measurements")
+            };
+            one.1 += row * f64::powf(rows, power);
+            four.1 = one.1.max(four.1 + row * f64::powf(4.0 * rows, power));
         }
         let mut auto = Auto::new(table, true);
         let count = random.random_range(2..=40);

@@ -113,11 +113,9 @@ impl Setting {
         };
         let timing = |shape| ShapeTiming {
             shape,
-            one_ms: ms(shape, 1.0),
-            batch_ms: Some(ms(shape, 4.0)),
+            times: vec![(1, ms(shape, 1.0)), (4, ms(shape, 4.0))],
         };
         let table = TimingTable {
-            batch: 4,
             shapes: CANDIDATES.map(timing).to_vec(),
         };
         Some(Auto::new(table, self.setup.share_rows))
