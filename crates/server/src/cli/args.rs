@@ -153,6 +153,10 @@ pub struct CheckArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Also load the model and time a step of every shape: the table that `auto` chooses from
+    #[arg(long)]
+    pub time_steps: bool,
+
     #[command(flatten)]
     pub config: ConfigArgs,
     #[command(flatten)]

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use engine::{Budget, CheckOutput, ModelInfo};
-use serde_json::{Value, json};
+use engine::{Budget, CheckOutput, Engine, EngineConfig, LoadSpec, ModelInfo};
+use serde_json::{Map, Value, json};
 
 use super::args::CheckArgs;
 use super::args::speculation::name;
 use super::checkpoints::Checkpoints;
 use super::exit::{Exit, Failure, SMALLER};
-use super::{logging, print};
+use super::{loading, logging, print};
 use crate::model_files::ModelFiles;
 
 /// Checks and prints.
@@ -26,9 +26,20 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     checkpoints.fetch_now()?;
     let output = engine::check(&spec, &config)?;
+    let times = match args.time_steps && output.info.fits() {
+        true => step_times(spec, config)?,
+        false => Vec::new(),
+    };
     let text = match args.json {
-        true => format!("{}\n", object(&checkpoints, &files, &output)),
-        false => table(&checkpoints, &files, &output),
+        true => {
+            let mut object = object(&checkpoints, &files, &output);
+            if args.time_steps {
+                let times = times.into_iter().map(|(name, ms)| (name, json!(ms)));
+                object["step_times_ms"] = times.collect::<Map<_, _>>().into();
+            }
+            format!("{object}\n")
+        }
+        false => table(&checkpoints, &files, &output) + &times_table(&times),
     };
     print(&text)?;
     match output.info.fits() {
@@ -41,6 +52,26 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
             Err(Failure::new(Exit::Device, message))
         }
     }
+}
+
+/// Loads the model and times its steps, as a server does when it starts.
+fn step_times(spec: LoadSpec, config: EngineConfig) -> Result<Vec<(String, f64)>, Failure> {
+    let engine = Engine::start(spec, config)?;
+    loading::wait_until_ready(&engine.handle)?;
+    let times = engine.handle.status().step_times_ms;
+    engine.handle.drain();
+    Ok(times)
+}
+
+fn times_table(times: &[(String, f64)]) -> String {
+    let mut text = String::new();
+    if !times.is_empty() {
+        text.push_str("\na step of                      ms\n");
+    }
+    for (name, ms) in times {
+        let _ = writeln!(text, "{name:<20}{ms:>12.3}");
+    }
+    text
 }
 
 fn budget(info: &ModelInfo) -> String {
