@@ -28,8 +28,11 @@ use watch::Watch;
 
 /// Within which everything has to be free once the last request has ended.
 const SOON: Duration = Duration::from_secs(1);
-/// Flags of every server: few slots and a short queue, so that requests wait, and are refused.
-const FLAGS: [&str; 4] = [
+/// Flags of every server: few slots and a short queue, so that requests wait, and are refused; and a
+/// small KV pool, which the prefix cache fills during the warm-up: memory that is only touched late
+/// would look like a leak.
+const FLAGS: [&str; 5] = [
+    "--max-total-tokens=8192",
     "--max-running-requests=4",
     "--max-queued-requests=6",
     "--chunked-prefill-size=256",

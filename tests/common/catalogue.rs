@@ -96,14 +96,18 @@ impl Catalogue {
         let random = &mut Pcg64::seed_from_u64(name);
         let long = key.variant % 2 == 1;
         let max_tokens = match long {
-            true => random.random_range(24..64),
+            true => random.random_range(70..110),
             false => random.random_range(1..20),
         };
         let ends: &[u32] = match random.random_bool(if long { 0.1 } else { 0.5 }) {
             true => &self.end_ids,
             false => &[],
         };
-        let sampling = self.sampling(random);
+        let mut sampling = self.sampling(random);
+        if long && random.random_bool(0.5) {
+            // Drafts are accepted, so that it is not long in coming.
+            sampling.temperature = 0.0;
+        }
         let mut request = request(&prompt.ids, sampling, ends, max_tokens);
         request.turn_end = prompt.turn_end;
         if random.random_bool(0.4) {

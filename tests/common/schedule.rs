@@ -18,10 +18,12 @@ pub struct House {
     pub config: EngineConfig,
     /// Many long answers in few pages.
     crowded: bool,
+    /// What most requests are about.
+    families: [usize; 2],
 }
 
 impl House {
-    pub fn draw(random: &mut Pcg64) -> Self {
+    pub fn draw(catalogue: &Catalogue, random: &mut Pcg64) -> Self {
         let modes = [
             // A CPU pays for every row.
             (Mode::Plain, 4),
@@ -36,7 +38,11 @@ impl House {
         let all = all.flat_map(|&(mode, weight)| std::iter::repeat_n(mode, weight));
         let all: Vec<Mode> = all.collect();
         let mode = all[random.random_range(0..all.len())];
-        let crowded = random.random_bool(0.5);
+        let crowded = random.random_bool(0.4);
+        let any = |random: &mut Pcg64| random.random_range(0..catalogue.families());
+        // A pool holds many of the short prompts, until their answers grow.
+        let short = if crowded { 0 } else { any(random) };
+        let families = [short, any(random)];
         let slots = match (mode, crowded) {
             // Its warm-up times as many sequences at once.
             (Mode::Auto, _) => random.random_range(2..4),
@@ -46,7 +52,7 @@ impl House {
         let mut pick = |values: &[usize]| *values.choose(random).expect("there are some");
         let prefill_chunk = pick(&[64, 128, 256, 512, 1024, 2048]);
         let spare = if crowded {
-            [64, 192, 192]
+            [64, 64, 256]
         } else {
             [0, 128, 256]
         };
@@ -54,8 +60,8 @@ impl House {
         let draft_batch_max = pick(&[0, 0, 0, 2]);
         let cache = PrefixCacheConfig {
             interval: pick(&[64, 64, 64, 128, 4096]),
-            snapshots: Some(pick(&[1, 2, 3, 4, 8])),
-            host_snapshots: pick(&[0, 1, 2, 8]),
+            snapshots: Some(pick(&[1, 1, 2, 3, 8])),
+            host_snapshots: pick(&[0, 1, 4, 8]),
             decoded: false,
         };
         let config = EngineConfig {
@@ -74,6 +80,7 @@ impl House {
             mode,
             config,
             crowded,
+            families,
         }
     }
 
@@ -113,13 +120,10 @@ pub struct Visit {
 /// Requests mostly of a few families.
 pub fn draw_visits(catalogue: &Catalogue, house: &House, random: &mut Pcg64) -> Vec<Visit> {
     let any = |random: &mut Pcg64| random.random_range(0..catalogue.families());
-    // A pool holds many of the short prompts, until their answers grow.
-    let short = if house.crowded { 0 } else { any(random) };
-    let common = [short, any(random)];
     let count = random.random_range(3..8);
     let visit = |number: usize| {
-        let family = match random.random_bool(0.75) {
-            true => common[random.random_range(0..2)],
+        let family = match random.random_bool(0.85) {
+            true => house.families[random.random_range(0..2)],
             false => any(random),
         };
         let long = random.random_bool(if house.crowded { 0.85 } else { 0.1 });
