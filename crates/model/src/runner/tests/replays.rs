@@ -190,6 +190,7 @@ fn the_bundled_pair_is_brought_back() {
 fn a_small_runner_replays_in_small_pieces() {
     let mut config = RunnerConfig {
         tree_rows_max: 1,
+        step_rows_max: config_with_snapshots().sequences_max,
         ..config_with_snapshots()
     };
     config.kv_pages = config.pages_per_sequence() * config.sequences_max;
