@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use engine::{Budget, CheckOutput, ModelInfo};
+use engine::{Budget, CheckOutput, LoadFormat, ModelInfo};
 use serde_json::{Value, json};
 
 use super::args::CheckArgs;
 use super::args::speculation::name;
 use super::checkpoints::Checkpoints;
-use super::exit::{Exit, Failure, SMALLER};
+use super::exit::{Exit, Failure};
 use super::{logging, print};
 use crate::model_files::ModelFiles;
 
@@ -24,22 +24,26 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     )?;
     let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
-    checkpoints.fetch_now()?;
-    let output = engine::check(&spec, &config)?;
+    let output = match checkpoints.plan_ahead(&spec, &config)? {
+        // Not worth a download.
+        Some(ahead) if !ahead.info.fits() => ahead,
+        _ => {
+            checkpoints.fetch_now()?;
+            engine::check(&spec, &config)?
+        }
+    };
+    let unread = match spec.format {
+        LoadFormat::Dummy { .. } => "dummy weights",
+        LoadFormat::Safetensors => "not fetched",
+    };
     let text = match args.json {
         true => format!("{}\n", object(&checkpoints, &files, &output)),
-        false => table(&checkpoints, &files, &output),
+        false => table(&checkpoints, &files, &output, unread),
     };
     print(&text)?;
     match output.info.fits() {
         true => Ok(Exit::Clean),
-        false => {
-            let message = format!(
-                "the memory plan does not fit {}\n{SMALLER}",
-                output.info.device
-            );
-            Err(Failure::new(Exit::Device, message))
-        }
+        false => Err(Failure::shortage(&output.info)),
     }
 }
 
@@ -104,7 +108,13 @@ fn tensors(report: &engine::CheckReport) -> String {
     text
 }
 
-fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -> String {
+/// `unread` stands for what was found in tensors that nobody looked at.
+fn table(
+    checkpoints: &Checkpoints,
+    files: &ModelFiles,
+    output: &CheckOutput,
+    unread: &str,
+) -> String {
     let info = &output.info;
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
@@ -113,10 +123,10 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
         format!("{} ({})", checkpoints.model_path, info.model_type),
     );
     let target = output.target.as_ref();
-    row("target", target.map_or("dummy weights".to_owned(), tensors));
+    row("target", target.map_or(unread.to_owned(), tensors));
     let drafter = match (&output.drafter, &output.target) {
         (Some(drafter), _) => tensors(drafter),
-        (None, None) if checkpoints.drafter.is_some() => "dummy weights".to_owned(),
+        (None, None) if checkpoints.drafter.is_some() => unread.to_owned(),
         (None, _) => "none".to_owned(),
     };
     row("drafter", drafter);
