@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use engine::{Engine, Finish, FinishReason, Request, RequestId, SubmitError, TokenUpdate};
@@ -273,6 +274,8 @@ fn summarise(output: &Output) -> Result<(), Failure> {
         print(&format!("{}\n", ids.join(",")))?;
     } else if io::stdout().is_terminal() {
         print("\n")?;
+    } else if one_reader() {
+        writeln!(io::stderr()).map_err(|error| Failure::output(&error))?;
     }
     let decoded = finish.completion_tokens.saturating_sub(1) as f64;
     let rate = match stats.decode_ms > 0.0 {
@@ -281,13 +284,40 @@ fn summarise(output: &Output) -> Result<(), Failure> {
     };
     writeln!(
         io::stderr(),
-        "{} tokens ({}), prefill {:.1} ms, {rate:.1} tokens/s, {} steps, mean acceptance length \
+        "{} tokens ({}), prefill {:.1} ms, {rate:.1} tokens/s, {}, mean acceptance length \
          {:.2}",
         finish.completion_tokens,
         finish_reason(finish),
         stats.prefill_ms,
-        stats.steps,
+        steps(stats.steps as u64),
         stats.mean_acceptance_length()
     )
     .map_err(|error| Failure::output(&error))
+}
+
+fn steps(count: u64) -> String {
+    match count {
+        1 => "1 step".to_owned(),
+        count => format!("{count} steps"),
+    }
+}
+
+/// Whether what goes to standard error follows the text somewhere, in a file or behind a pipe.
+fn one_reader() -> bool {
+    let of = |number| std::fs::metadata(format!("/proc/self/fd/{number}"));
+    let (Ok(out), Ok(error)) = (of(1), of(2)) else {
+        return false;
+    };
+    let same = (out.dev(), out.ino()) == (error.dev(), error.ino());
+    same || (out.file_type().is_fifo() && io::stderr().is_terminal())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steps;
+
+    #[test]
+    fn one_step_is_singular() {
+        assert_eq!([0, 1, 2].map(steps), ["0 steps", "1 step", "2 steps"]);
+    }
 }
