@@ -162,7 +162,12 @@ fn table(
     for (name, value) in &rows {
         let _ = writeln!(text, "{name:<20}{value}");
     }
-    text.push_str("\nmemory                       MiB\n");
+    text + &memory(info)
+}
+
+/// The plan line by line, and what there is.
+fn memory(info: &ModelInfo) -> String {
+    let mut text = "\nmemory                       MiB\n".to_owned();
     for line in &info.plan.lines {
         let _ = writeln!(text, "{:<20}{:>12.2}", line.part, mebibytes(line.bytes));
     }

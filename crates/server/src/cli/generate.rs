@@ -284,21 +284,21 @@ fn summarise(output: &Output) -> Result<(), Failure> {
     };
     writeln!(
         io::stderr(),
-        "{} tokens ({}), prefill {:.1} ms, {rate:.1} tokens/s, {}, mean acceptance length \
+        "{} ({}), prefill {:.1} ms, {rate:.1} tokens/s, {}, mean acceptance length \
          {:.2}",
-        finish.completion_tokens,
+        counted(finish.completion_tokens as u64, "token"),
         finish_reason(finish),
         stats.prefill_ms,
-        steps(stats.steps as u64),
+        counted(stats.steps as u64, "step"),
         stats.mean_acceptance_length()
     )
     .map_err(|error| Failure::output(&error))
 }
 
-fn steps(count: u64) -> String {
+fn counted(count: u64, noun: &str) -> String {
     match count {
-        1 => "1 step".to_owned(),
-        count => format!("{count} steps"),
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
     }
 }
 
@@ -314,10 +314,11 @@ fn one_reader() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::steps;
+    use super::counted;
 
     #[test]
-    fn one_step_is_singular() {
-        assert_eq!([0, 1, 2].map(steps), ["0 steps", "1 step", "2 steps"]);
+    fn one_is_singular() {
+        let steps = [0, 1, 2].map(|count| counted(count, "step"));
+        assert_eq!(steps, ["0 steps", "1 step", "2 steps"]);
     }
 }

@@ -51,7 +51,7 @@ impl Shortage {
         let mut ways = Vec::new();
         // Elsewhere that is the default.
         if self.cpu && has("dtype") && dtype != Some("bf16") {
-            ways.push("--dtype bf16 (half the weights)".to_owned());
+            ways.push("--dtype bf16 (half of weights and pages)".to_owned());
         }
         if !alone {
             let known = FLAGS.iter().filter(|(flag, _)| has(flag));
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn weights_that_are_too_large_alone_are_told() {
         let hint = shortage(9, 2, true).hint(|_| true, None);
-        let expected = "the weights alone take 9 MiB, 2 may be taken; smaller: --dtype bf16 (half the \
-                        weights)";
+        let expected = "the weights alone take 9 MiB, 2 may be taken; smaller: --dtype bf16 (half of \
+                        weights and pages)";
         assert_eq!(hint, expected);
         let hint = shortage(9, 2, true).hint(|_| true, Some("bf16"));
         assert!(hint.ends_with("smaller: only another model is"), "{hint}");
