@@ -494,13 +494,14 @@ fn a_plan_that_does_not_fit_is_refused_before_loading() {
         "does not fit cpu",
         "target weights",
         "target KV pages",
-        "--context-length",
+        "the weights alone take",
+        "--dtype bf16",
     ];
     for command in [&["generate", "--prompt-ids=1"][..], &["serve", "--port=0"]] {
         spinney(&[command, &model].concat()).refused(DEVICE, &parts);
     }
     let run = spinney(&[&["check"][..], &model].concat());
-    run.refused(DEVICE, &["does not fit cpu", "--context-length"]);
+    run.refused(DEVICE, &["does not fit cpu", "the weights alone take"]);
     assert!(run.stdout.contains("free"), "{}", run.stdout);
     let run = spinney(&[&["check", "--mem-fraction-static=1.5"][..], &model].concat());
     run.refused(USAGE, &["at most 1"]);
@@ -513,6 +514,7 @@ fn configuration_files_and_variables() {
     let cases = [
         ("prot = 1", "unknown key prot; a similar one exists: port"),
         ("port = \"many\"", "the value comes from port in"),
+        ("port = 65536", "expected a port, 0 to 65535"),
         ("port = ", "--config"),
         ("port = { number = 1 }", "port: expected a string"),
         ("strict_max_tokens = 3", "expected true or false"),
@@ -525,6 +527,57 @@ fn configuration_files_and_variables() {
     let mut serve = command(&["serve"]);
     let child = serve.env("SPINNEY_PORT", "-1").spawn().unwrap();
     finish(child).refused(USAGE, &["the environment variable SPINNEY_PORT"]);
+}
+
+/// What helps is named, as far as the command has a flag for it.
+#[test]
+fn pages_that_do_not_fit_are_refused_with_flags_of_the_command() {
+    let pair = Pair::new();
+    pair.edit_json("target/config.json", |config| {
+        // Terabytes of keys and values, and few weights.
+        config["num_attention_heads"] = json!(128);
+        config["num_key_value_heads"] = json!(128);
+        config["max_position_embeddings"] = json!(1 << 24);
+    });
+    let target = pair.target();
+    let model = [
+        "--model-path",
+        &target,
+        "--load-format=dummy",
+        "--device=cpu",
+        "--context-length=16777216",
+    ];
+    let parts = [
+        "does not fit cpu",
+        "smaller: ",
+        "--context-length (KV pages)",
+    ];
+    let generate = spinney(&[&["generate", "--prompt-ids=1"][..], &model].concat());
+    generate.refused(DEVICE, &parts);
+    let serve = spinney(&[&["serve", "--port=0"][..], &model].concat());
+    serve.refused(DEVICE, &parts);
+    let batch = "--max-running-requests (all but weights and workspace)";
+    assert!(serve.stderr.contains(batch), "{}", serve.stderr);
+    assert!(
+        !generate.stderr.contains("--max-running-requests"),
+        "{}",
+        generate.stderr
+    );
+}
+
+#[test]
+fn unknown_variables_are_warned_about() {
+    let mut render = command(&["render", "gone.json"]);
+    render
+        .env("SPINNEY_MODEL_PAHT", "a")
+        .env("SPINNEY_TEST_DEVICE", "cpu");
+    let run = finish(render.spawn().unwrap());
+    run.refused(USAGE, &["a similar one exists: SPINNEY_MODEL_PATH"]);
+    assert!(
+        !run.stderr.contains("SPINNEY_TEST_DEVICE"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]

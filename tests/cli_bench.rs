@@ -3,9 +3,9 @@
 #[path = "common/cli.rs"]
 mod cli;
 
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 
-use cli::{Pair, command, finish, spinney};
+use cli::{Background, Pair, command, finish, spinney};
 use serde_json::{Value, json};
 
 /// `bench` on the fixtures' random pair; its drafter has blocks of eight.
@@ -116,14 +116,12 @@ fn the_first_lines_come_before_the_last_case() {
     let pair = Pair::new();
     let folders = folders(&pair);
     let args = ["--contexts=40", "--shapes=plain,tree-15", "--repeat=1000"];
-    let mut child = command(&bench("step", &folders, &args)).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut child = Background::start(&mut command(&bench("step", &folders, &args)));
+    let mut lines = child.stdout().lines();
     let first = lines.next().unwrap().unwrap();
     assert!(first.starts_with("acceptance of the model; "), "{first}");
     assert!(lines.next().unwrap().unwrap().starts_with("batch context"));
-    assert!(child.try_wait().unwrap().is_none(), "it goes on");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    assert!(child.runs(), "it goes on");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 #[path = "common/cli.rs"]
 mod cli;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::BufRead;
+use std::process::{Command, Stdio};
 
-use cli::{Pair, command, finish, spinney, spinney_reading};
+use cli::{Background, Pair, command, finish, spinney, spinney_reading};
 use serde_json::{Value, json};
 
 /// `generate --json` on the pair's folders.
@@ -172,6 +172,20 @@ fn text_and_object_agree() {
         "{}",
         text.stderr
     );
+}
+
+/// In a file of both, the statistics have a line of their own.
+#[test]
+fn statistics_begin_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("both");
+    let file = std::fs::File::create(&path).unwrap();
+    let mut generate = command(&["generate", "--prompt", "Once", "--max-tokens", "4"]);
+    generate.stdout(file.try_clone().unwrap()).stderr(file);
+    assert_eq!(finish(generate.spawn().unwrap()).code, 0);
+    let both = std::fs::read_to_string(path).unwrap();
+    let last = both.lines().next_back().unwrap();
+    assert!(last.starts_with("4 tokens (length), prefill "), "{both}");
 }
 
 #[test]
@@ -423,19 +437,6 @@ fn the_bundled_pair_answers() {
     assert!(check["drafter"]["tensors"].as_u64().unwrap() > 0);
 }
 
-/// A server that does not outlive a failed test.
-struct Server(Option<Child>);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            // Either may fail only because it has ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 #[test]
 fn a_server_on_any_port_says_where_it_is() {
     let pair = Pair::new();
@@ -447,13 +448,9 @@ fn a_server_on_any_port_says_where_it_is() {
         "--served-model-name",
         "pair",
     ];
-    let mut server = Server(Some(
-        command(&[&model[..], &drafter].concat()).spawn().unwrap(),
-    ));
-    let child = server.0.as_mut().unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut server = Background::start(&mut command(&[&model[..], &drafter].concat()));
     let mut line = String::new();
-    stdout.read_line(&mut line).unwrap();
+    server.stdout().read_line(&mut line).unwrap();
     let url = line
         .trim()
         .strip_prefix("Serving pair on ")
@@ -465,16 +462,16 @@ fn a_server_on_any_port_says_where_it_is() {
     let second = spinney(&["serve", "--port", port, "--model-path", &target]);
     second.refused(1, &["cannot listen on", port]);
 
-    let id = child.id().to_string();
+    let id = server.id().to_string();
     let signal = Command::new("kill")
         .args(["-TERM", &id])
         .stdin(Stdio::null())
         .status()
         .unwrap();
     assert!(signal.success());
-    let run = finish(server.0.take().unwrap());
-    assert_eq!(run.code, 0, "{}", run.stderr);
-    assert!(run.stderr.contains("Warming up"), "{}", run.stderr);
+    let (code, log) = server.wait();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("Warming up"), "{log}");
 }
 
 #[test]

@@ -81,6 +81,7 @@ const AT_START: &[&str] = &[
     "spinney_engine_heartbeat_age_seconds",
     "spinney_state_snapshots",
     "spinney_clients_disconnected_total",
+    "spinney_log_lines_lost_total",
     "spinney_build_info",
     "process_resident_memory_bytes",
     "process_open_fds",

@@ -10,14 +10,18 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cli::{Pair, Run, command, finish};
+use cli::{Background, Pair, Run, command, finish};
 use serde_json::{Value, json};
 
 use hub::{COMMIT, Fault, Hub, Model, TOKEN};
 use tempfile::TempDir;
 
+/// A slow machine takes long to start a server.
+const LATER: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
 const RUNTIME: i32 = 1;
 const MODEL_FILES: i32 = 3;
+const DEVICE: i32 = 4;
 const TARGET: &str = "org/target";
 const DRAFTER: &str = "org/drafter";
 const WEIGHTS: &str = "model.safetensors";
@@ -154,32 +158,32 @@ fn generate_downloads_before_it_loads() {
     assert_eq!(run.json()["usage"]["completion_tokens"], 4);
 }
 
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(Some(LATER))
+        .build()
+        .into()
+}
+
 /// Status and body of `GET path`, once somebody listens.
 fn get(port: u16, path: &str) -> (u16, Value) {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .build()
-        .into();
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + LATER;
     loop {
-        match agent.get(format!("http://127.0.0.1:{port}{path}")).call() {
+        match agent().get(format!("http://127.0.0.1:{port}{path}")).call() {
             Ok(mut answer) => {
                 let body = answer.body_mut().read_json().unwrap();
                 return (answer.status().as_u16(), body);
             }
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(POLL);
     }
 }
 
 /// Status and body of a POST to somebody who listens already.
 fn post(port: u16, path: &str, body: &Value) -> (u16, Value) {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .build()
-        .into();
-    let mut answer = agent
+    let mut answer = agent()
         .post(format!("http://127.0.0.1:{port}{path}"))
         .content_type("application/json")
         .send(body.to_string())
@@ -205,18 +209,19 @@ fn a_server_listens_and_tells_while_it_downloads() {
         "--model-path",
         TARGET,
     ];
-    let mut child = setting.command(&args).spawn().unwrap();
+    let server = Background::start(&mut setting.command(&args));
     let size = std::fs::metadata(format!("{TINY}/{WEIGHTS}"))
         .unwrap()
         .len();
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + LATER;
     let body = loop {
         let (status, body) = get(port, "/health");
         assert_eq!(status, 503, "{body}");
         if body["bytes_done"] == 5_000_000 {
             break body;
         }
-        assert!(Instant::now() < until, "{body}");
+        assert!(Instant::now() < until, "{body}\n{}", server.log());
+        std::thread::sleep(POLL);
     };
     assert_eq!(
         (&body["status"], &body["phase"]),
@@ -243,11 +248,58 @@ fn a_server_listens_and_tells_while_it_downloads() {
     }
     assert_eq!(get(port, "/health_generate").0, 503);
     setting.hub.edit(TARGET, |model| model.faults.clear());
+    let until = Instant::now() + LATER;
     while get(port, "/health").0 != 200 {
-        assert!(Instant::now() < until, "{:?}", child.try_wait());
+        assert!(Instant::now() < until, "{}", server.log());
+        std::thread::sleep(POLL);
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
+}
+
+/// Small files say what the weights would need.
+#[test]
+fn weights_without_a_place_are_not_fetched() {
+    let setting = Setting::new();
+    let long = "--context-length=16777216";
+    let place = ["--device=cpu", "--model-path", TARGET];
+    let no_device = ["--device=cuda", "--model-path", TARGET];
+    setting.hub.edit(TARGET, |model| {
+        let config = model.files.get_mut("config.json").unwrap();
+        let mut value: Value = serde_json::from_slice(config).unwrap();
+        let place = match value.get("text_config") {
+            Some(_) => &mut value["text_config"],
+            None => &mut value,
+        };
+        // Terabytes of keys and values, and few weights.
+        place["num_attention_heads"] = json!(128);
+        place["num_key_value_heads"] = json!(128);
+        place["max_position_embeddings"] = json!(1 << 24);
+        *config = value.to_string().into_bytes();
+    });
+    let step = [
+        "bench",
+        "step",
+        "--batches=64",
+        "--repeat=1",
+        "--contexts=16000000",
+    ];
+    let talk = ["bench", "conversation", "--turns=2", long];
+    let wrong: [(&[&str], &[&str]); 6] = [
+        (&["check", long], &place),
+        (&step, &place),
+        (&talk, &place),
+        (&["check"], &no_device),
+        (&["bench", "step"], &no_device),
+        (&["bench", "conversation", "--turns=2"], &no_device),
+    ];
+    for (command, place) in wrong {
+        // Whoever has a GPU has a device.
+        if place == no_device && std::env::var_os("SPINNEY_TEST_DEVICE").is_some() {
+            continue;
+        }
+        let run = setting.run(&[command, place].concat());
+        assert_eq!(run.code, DEVICE, "{command:?}: {}", run.stderr);
+        assert!(!setting.snapshot().join(WEIGHTS).exists(), "{command:?}");
+    }
 }
 
 #[test]

@@ -38,19 +38,21 @@ fn slow_model() -> TempDir {
     folder
 }
 
-fn start(model: &TempDir, variables: &[(&str, &str)]) -> Server {
-    let path = model.path().to_str().unwrap();
-    let flags = [
+fn flags(model: &TempDir) -> [&str; 8] {
+    [
         "--model-path",
-        path,
+        model.path().to_str().unwrap(),
         "--served-model-name=slow",
         "--load-format=dummy",
         "--device=cpu",
-        "--skip-server-warmup",
         "--max-running-requests=1",
         "--health-stale-timeout=2",
         "--watchdog-timeout=3",
-    ];
+    ]
+}
+
+fn start(model: &TempDir, variables: &[(&str, &str)]) -> Server {
+    let flags = [&flags(model)[..], &["--skip-server-warmup"]].concat();
     Server::start_with(&flags, variables)
 }
 
@@ -60,6 +62,18 @@ fn hang(server: &Server) -> std::net::TcpStream {
     let stream = server.begin("/v1/completions", &body);
     server.until_metric(RUNNING, 1.0, LATER);
     stream
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_keep_a_server_that_hangs() {
+    let model = slow_model();
+    let mut server = Server::start_unread(&flags(&model));
+    // More lines than a pipe holds.
+    for _ in 0..600 {
+        server.get("/livez").ok();
+    }
+    let _stream = hang(&server);
+    assert_eq!(server.wait(), 6);
 }
 
 #[test]

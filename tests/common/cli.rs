@@ -5,9 +5,11 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use safetensors::SafeTensors;
@@ -68,6 +70,82 @@ pub fn command(args: &[&str]) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// A command that runs while the test goes on; its log is read, and it ends with the test.
+#[derive(Debug)]
+pub struct Background {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (stderr, lines) = (child.stderr.take().unwrap(), Arc::clone(&log));
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.push_str(&line);
+                lines.push('\n');
+            }
+        });
+        Background {
+            child,
+            log,
+            reader: Some(reader),
+        }
+    }
+
+    /// Standard output, for the one who asks first.
+    pub fn stdout(&mut self) -> BufReader<ChildStdout> {
+        BufReader::new(self.child.stdout.take().unwrap())
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end; returns the exit code and the whole log.
+    pub fn wait(&mut self) -> (i32, String) {
+        let limit = Instant::now() + LIMIT;
+        while self.runs() {
+            assert!(Instant::now() < limit, "the command does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        let log = self.log();
+        assert!(!log.contains("panicked"), "{log}");
+        (self.child.wait().unwrap().code().unwrap_or(-1), log)
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn log(&self) -> String {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.clone()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Either may fail only because it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the command's log:\n{}", self.log());
+        }
+    }
 }
 
 /// Runs to the end.

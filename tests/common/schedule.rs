@@ -41,8 +41,11 @@ impl House {
         let crowded = random.random_bool(0.4);
         let any = |random: &mut Pcg64| random.random_range(0..catalogue.families());
         // A pool holds many of the short prompts, until their answers grow.
-        let short = if crowded { 0 } else { any(random) };
-        let families = [short, any(random)];
+        let families = match crowded {
+            true if random.random_bool(0.7) => [0, 0],
+            true => [0, any(random)],
+            false => [any(random), any(random)],
+        };
         let slots = match (mode, crowded) {
             // Its warm-up times as many sequences at once.
             (Mode::Auto, _) => random.random_range(2..4),
@@ -120,7 +123,10 @@ pub struct Visit {
 /// Requests mostly of a few families.
 pub fn draw_visits(catalogue: &Catalogue, house: &House, random: &mut Pcg64) -> Vec<Visit> {
     let any = |random: &mut Pcg64| random.random_range(0..catalogue.families());
-    let count = random.random_range(3..8);
+    let (count, waiting) = match house.crowded {
+        true => (random.random_range(4..8), 0.2),
+        false => (random.random_range(3..8), 0.5),
+    };
     let visit = |number: usize| {
         let family = match random.random_bool(0.85) {
             true => house.families[random.random_range(0..2)],
@@ -133,7 +139,7 @@ pub fn draw_visits(catalogue: &Catalogue, house: &House, random: &mut Pcg64) -> 
         request.priority = [0, 0, 0, -1, 1][random.random_range(0..5)];
         request.cache_salt = random.random_bool(0.1).then(|| "other".to_owned());
         request.shape = random.random_bool(0.2).then(|| house.shape(random));
-        let waits = number > 0 && random.random_bool(0.5);
+        let waits = number > 0 && random.random_bool(waiting);
         Visit {
             key,
             request,

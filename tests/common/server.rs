@@ -5,8 +5,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -20,6 +22,9 @@ pub struct Server {
     child: Child,
     url: String,
     log: Arc<Mutex<String>>,
+    /// Reads the log until its end; without it the pipe stays as it is.
+    reader: Option<JoinHandle<()>>,
+    unread: Option<ChildStderr>,
 }
 
 /// An answer.
@@ -83,6 +88,25 @@ impl Server {
 
     /// Starts on any port with these flags and variables.
     pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut server = Server::spawn(flags, variables);
+        let stderr = BufReader::new(server.unread.take().unwrap());
+        let lines = Arc::clone(&server.log);
+        server.reader = Some(std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.push_str(&line);
+                lines.push('\n');
+            }
+        }));
+        server.until_ready()
+    }
+
+    /// Starts with these flags and never reads the log.
+    pub fn start_unread(flags: &[&str]) -> Self {
+        Server::spawn(&[&["--skip-server-warmup"], flags].concat(), &[]).until_ready()
+    }
+
+    fn spawn(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_spinney"));
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -100,28 +124,22 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let log = Arc::new(Mutex::new(String::new()));
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let lines = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-                lines.push_str(&line);
-                lines.push('\n');
-            }
-        });
-        let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut line).unwrap();
-        let url = line
-            .trim()
-            .rsplit(' ')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        let server = Server { child, url, log };
-        assert!(line.starts_with("Serving "), "{line:?}\n{}", server.log());
-        server
+        Server {
+            unread: child.stderr.take(),
+            child,
+            url: String::new(),
+            log: Arc::default(),
+            reader: None,
+        }
+    }
+
+    /// Waits for the line that names the address.
+    fn until_ready(mut self) -> Self {
+        let line = first_line(self.child.stdout.take().unwrap());
+        assert!(line.starts_with("Serving "), "{line:?}\n{}", self.log());
+        let url = line.trim().rsplit(' ').next();
+        self.url = url.unwrap_or_default().to_owned();
+        self
     }
 
     /// One server for all tests of a file that run at the same time.
@@ -235,11 +253,14 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for the end; returns the exit code.
+    /// Waits for the end and the last line of the log; returns the exit code.
     pub fn wait(&mut self) -> i32 {
         let end = Instant::now() + LIMIT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                if let Some(reader) = self.reader.take() {
+                    reader.join().unwrap();
+                }
                 assert!(!self.log().contains("panicked"), "{}", self.log());
                 return status.code().unwrap_or(-1);
             }
@@ -275,6 +296,20 @@ pub fn post_bytes(path: &str, body: &str) -> String {
          Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// The first line, which has to come in time.
+fn first_line(stdout: ChildStdout) -> String {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        // An end without a line is an empty one; the rest is left alone.
+        let _ = BufReader::new(stdout).read_line(&mut line);
+        let _ = sender.send(line);
+    });
+    receiver
+        .recv_timeout(LIMIT)
+        .unwrap_or_else(|_| format!("nothing within {LIMIT:?}"))
 }
 
 fn agent() -> ureq::Agent {

@@ -141,14 +141,19 @@ impl Drop for AccessLine {
             cached_tokens = totals.prompt_tokens.map(|_| totals.cached_tokens),
             output_tokens = totals.output_tokens,
             finish_reason = totals.finish_reason,
-            queue_ms = worked.then_some(totals.stats.queue_ms),
-            ttft_ms = totals.first_token_ms,
-            total_ms = self.began.elapsed().as_secs_f64() * 1e3,
-            accept_length = worked.then(|| totals.stats.mean_acceptance_length()),
+            queue_ms = worked.then_some(totals.stats.queue_ms).map(rounded),
+            ttft_ms = totals.first_token_ms.map(rounded),
+            total_ms = rounded(self.began.elapsed().as_secs_f64() * 1e3),
+            accept_length = worked.then(|| rounded(totals.stats.mean_acceptance_length())),
             client = self.peer.map(|peer| peer.ip().to_string()),
             "answered"
         );
     }
+}
+
+/// A number for people: three decimals.
+pub(crate) fn rounded(number: f64) -> f64 {
+    (number * 1e3).round() / 1e3
 }
 
 /// A body whose end is the end of the request.

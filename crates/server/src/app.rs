@@ -250,7 +250,7 @@ impl App {
         if asked.is_empty() || asked == "default" || self.config.any_model_name {
             return Ok(first);
         }
-        Err(unknown_model(asked))
+        Err(unknown_model(asked, &first))
     }
 
     /// Ids of a prompt, which came in the field `param`.
@@ -326,8 +326,11 @@ fn too_many_sequences(
 }
 
 /// 404 about a model.
-pub(crate) fn unknown_model(name: &str) -> ApiError {
-    let message = format!("The model '{}' does not exist.", shorten(name));
+pub(crate) fn unknown_model(name: &str, served: &str) -> ApiError {
+    let message = format!(
+        "The model '{}' does not exist. This server has '{served}'.",
+        shorten(name)
+    );
     ApiError {
         param: Some("model".to_owned()),
         ..ApiError::request(StatusCode::NOT_FOUND, "model_not_found", message)

@@ -14,28 +14,33 @@ mod logging;
 mod progress;
 mod render;
 mod serve;
+mod shortage;
+mod variables;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, Parser};
 
 use args::{Arguments, Command};
 use exit::{Exit, Failure};
 use layers::Layered;
+use shortage::Shortage;
 
 /// Exit code of a process whose engine hung.
 pub(crate) const WATCHDOG_EXIT: u8 = Exit::Watchdog as u8;
+/// Exit code of a process that a second signal ended.
+pub(crate) const STOPPED_EXIT: u8 = Exit::DrainCut as u8;
 
 /// Runs a command line to its end; messages go to standard error.
 pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let _flush = logging::Flush;
     match dispatch(typed) {
         Ok(exit) => exit.into(),
         Err(failure) => {
             if !failure.message.is_empty() {
-                // Nobody is left to be told if this fails.
-                let _ = writeln!(io::stderr(), "error: {failure}");
+                logging::last_words(&format!("error: {failure}\n"));
             }
             failure.exit.into()
         }
@@ -48,13 +53,41 @@ fn dispatch(typed: impl IntoIterator<Item = OsString>) -> Result<Exit, Failure> 
         Ok(arguments) => arguments,
         Err(error) => return parse_end(&layered, &error),
     };
-    match arguments.command {
+    let end = match arguments.command {
         Command::Serve(args) => serve::run(&args, flags::of(&layered.arguments)),
         Command::Generate(args) => generate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Render(args) => render::run(&args),
         Command::Bench(command) => bench::run(&command),
+    };
+    end.map_err(|mut failure| {
+        if let Some(shortage) = failure.shortage.take() {
+            failure.message += &format!("\n{}", hint(&shortage, &layered.arguments));
+        }
+        failure
+    })
+}
+
+/// What to change about the command so that its plan fits.
+fn hint(shortage: &Shortage, typed: &[OsString]) -> String {
+    let arguments = Arguments::command();
+    let matches = arguments.clone().try_get_matches_from(typed);
+    let mut innermost = (&arguments, matches.as_ref().ok());
+    while let Some((name, below)) = innermost.1.and_then(ArgMatches::subcommand)
+        && let Some(command) = innermost.0.find_subcommand(name)
+    {
+        innermost = (command, Some(below));
     }
+    let (command, matches) = innermost;
+    let dtype = matches
+        .and_then(|matches| matches.try_get_raw("dtype").ok().flatten())
+        .and_then(|mut values| values.next_back()?.to_str());
+    let has = |flag: &str| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_long() == Some(flag))
+    };
+    shortage.hint(has, dtype)
 }
 
 /// Help and version end well; everything else clap has to say is wrong usage.

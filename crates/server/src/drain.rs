@@ -1,10 +1,11 @@
 //! The end of a server that is told to end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::Phase;
 use tokio::sync::oneshot;
 
+use crate::access_log::rounded;
 use crate::app::App;
 use crate::connections::Connections;
 use crate::serve::{FLUSH, POLL, ServeError};
@@ -22,6 +23,7 @@ pub(crate) async fn drain(
     ended: &mut oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let config = &app.config;
+    let began = Instant::now();
     app.leave();
     tracing::info!(requests = app.in_flight(), "draining");
     let waiting = async {
@@ -56,6 +58,12 @@ pub(crate) async fn drain(
         let _ = tokio::time::timeout(patience, ended).await;
     }
     let status = app.engine.status();
+    let seconds = began.elapsed().as_secs_f64();
+    tracing::info!(
+        seconds = rounded(seconds),
+        requests_cut_off = cut,
+        "drained"
+    );
     match (status.error, cut) {
         (Some(reason), _) => Err(ServeError::Engine(reason)),
         (None, 0) => Ok(()),

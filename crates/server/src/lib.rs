@@ -27,6 +27,7 @@ mod ids;
 mod introspection;
 mod key_source;
 mod keys;
+mod log_queue;
 mod logprobs;
 pub mod messages;
 mod messages_api;

@@ -25,10 +25,12 @@ pub(crate) async fn one(
     name: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
+    let served = app.config.served_model_names.first();
+    let served = served.map_or("", String::as_str);
     let Ok(Path(name)) = name else {
         // No text at all, so no name of a model: it is repeated as it came.
         let escaped = uri.path().rsplit("/models/").next();
-        return Err(unknown_model(escaped.unwrap_or_default()));
+        return Err(unknown_model(escaped.unwrap_or_default(), served));
     };
     let name = name.trim_end_matches('/');
     let known = app
@@ -38,7 +40,7 @@ pub(crate) async fn one(
         .any(|known| known == name);
     match known {
         true => Ok(Json(model(&app, name))),
-        false => Err(unknown_model(name)),
+        false => Err(unknown_model(name, served)),
     }
 }
 

@@ -220,10 +220,16 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
     })
 }
 
+/// From a thread of its own: without a reader of standard output the server serves all the same.
 fn print_ready(name: &str, address: SocketAddr) {
-    let mut out = std::io::stdout().lock();
-    // Without a reader of standard output the server serves all the same.
-    let _ = writeln!(out, "Serving {name} on http://{address}").and_then(|()| out.flush());
+    let line = format!("Serving {name} on http://{address}");
+    let print = move || {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    };
+    if let Err(error) = std::thread::Builder::new().spawn(print) {
+        tracing::warn!(%error, "standard output does not hear that the server is ready");
+    }
 }
 
 /// Sums observations up every second for as long as there are `metrics`.

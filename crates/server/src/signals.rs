@@ -1,8 +1,15 @@
 //! Signals of the process.
 
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::App;
+use crate::cli::STOPPED_EXIT;
+
+/// What the orderly end gets after a second signal.
+const LAST: Duration = Duration::from_secs(8);
 
 /// SIGTERM and SIGINT end the server, SIGHUP reads its files of keys again.
 #[derive(Debug)]
@@ -16,6 +23,7 @@ pub(crate) struct Signals {
 impl Signals {
     /// From now on they do nothing else.
     pub(crate) fn new() -> std::io::Result<Self> {
+        end_after_second()?;
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -37,4 +45,18 @@ impl Signals {
             }
         }
     }
+}
+
+/// The second signal ends the process even if the server is stuck: a thread of its own sees to it.
+fn end_after_second() -> std::io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            if signals.forever().nth(1).is_some() {
+                std::thread::sleep(LAST);
+                signal_hook::low_level::exit(i32::from(STOPPED_EXIT));
+            }
+        })?;
+    Ok(())
 }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use engine::{Budget, CheckOutput, Engine, EngineConfig, LoadSpec, ModelInfo};
+use engine::{Budget, CheckOutput, Engine, EngineConfig, LoadFormat, LoadSpec, ModelInfo};
 use serde_json::{Map, Value, json};
 
 use super::args::CheckArgs;
 use super::args::speculation::name;
 use super::checkpoints::Checkpoints;
-use super::exit::{Exit, Failure, SMALLER};
+use super::exit::{Exit, Failure};
 use super::{loading, logging, print};
 use crate::model_files::ModelFiles;
 
@@ -24,8 +24,18 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     )?;
     let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
-    checkpoints.fetch_now()?;
-    let output = engine::check(&spec, &config)?;
+    let output = match checkpoints.plan_ahead(&spec, &config)? {
+        // Not worth a download.
+        Some(ahead) if !ahead.info.fits() => ahead,
+        _ => {
+            checkpoints.fetch_now()?;
+            engine::check(&spec, &config)?
+        }
+    };
+    let unread = match spec.format {
+        LoadFormat::Dummy { .. } => "dummy weights",
+        LoadFormat::Safetensors => "not fetched",
+    };
     let times = match args.time_steps && output.info.fits() {
         true => step_times(spec, config)?,
         false => Vec::new(),
@@ -39,18 +49,12 @@ pub fn run(args: &CheckArgs) -> Result<Exit, Failure> {
             }
             format!("{object}\n")
         }
-        false => table(&checkpoints, &files, &output) + &times_table(&times),
+        false => table(&checkpoints, &files, &output, unread) + &times_table(&times),
     };
     print(&text)?;
     match output.info.fits() {
         true => Ok(Exit::Clean),
-        false => {
-            let message = format!(
-                "the memory plan does not fit {}\n{SMALLER}",
-                output.info.device
-            );
-            Err(Failure::new(Exit::Device, message))
-        }
+        false => Err(Failure::shortage(&output.info)),
     }
 }
 
@@ -135,7 +139,13 @@ fn tensors(report: &engine::CheckReport) -> String {
     text
 }
 
-fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) -> String {
+/// `unread` stands for what was found in tensors that nobody looked at.
+fn table(
+    checkpoints: &Checkpoints,
+    files: &ModelFiles,
+    output: &CheckOutput,
+    unread: &str,
+) -> String {
     let info = &output.info;
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
@@ -144,10 +154,10 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
         format!("{} ({})", checkpoints.model_path, info.model_type),
     );
     let target = output.target.as_ref();
-    row("target", target.map_or("dummy weights".to_owned(), tensors));
+    row("target", target.map_or(unread.to_owned(), tensors));
     let drafter = match (&output.drafter, &output.target) {
         (Some(drafter), _) => tensors(drafter),
-        (None, None) if checkpoints.drafter.is_some() => "dummy weights".to_owned(),
+        (None, None) if checkpoints.drafter.is_some() => unread.to_owned(),
         (None, _) => "none".to_owned(),
     };
     row("drafter", drafter);
@@ -183,7 +193,12 @@ fn table(checkpoints: &Checkpoints, files: &ModelFiles, output: &CheckOutput) ->
     for (name, value) in &rows {
         let _ = writeln!(text, "{name:<20}{value}");
     }
-    text.push_str("\nmemory                       MiB\n");
+    text + &memory(info)
+}
+
+/// The plan line by line, and what there is.
+fn memory(info: &ModelInfo) -> String {
+    let mut text = "\nmemory                       MiB\n".to_owned();
     for line in &info.plan.lines {
         let _ = writeln!(text, "{:<20}{:>12.2}", line.part, mebibytes(line.bytes));
     }

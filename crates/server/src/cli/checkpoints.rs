@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use engine::{
-    CheckpointSource, EngineConfig, Fetch, LoadFormat, LoadProgress, LoadSpec, PrefixCacheConfig,
+    CheckOutput, CheckpointSource, EngineConfig, Fetch, LoadFormat, LoadProgress, LoadSpec,
+    PrefixCacheConfig,
 };
 
 use serde_json::Value;
@@ -160,6 +161,32 @@ impl Checkpoints {
             return None;
         }
         Some(Box::new(move |progress| Ok(self.fetch_all(progress)?)))
+    }
+
+    /// What a check of `spec` would find without its weights, where these are still to be fetched.
+    pub fn plan_ahead(
+        &self,
+        spec: &LoadSpec,
+        config: &EngineConfig,
+    ) -> Result<Option<CheckOutput>, Failure> {
+        if self.incomplete.is_empty() {
+            return Ok(None);
+        }
+        let dummy = LoadSpec {
+            format: LoadFormat::Dummy { seed: 0 },
+            ..spec.clone()
+        };
+        Ok(Some(engine::check(&dummy, config)?))
+    }
+
+    /// Downloads at once and shows how far it is. Weights that `config` has no device or no memory
+    /// for are not fetched.
+    pub fn fetch_for(&self, spec: &LoadSpec, config: &EngineConfig) -> Result<(), Failure> {
+        match self.plan_ahead(spec, config)? {
+            Some(output) if !output.info.fits() => Err(Failure::shortage(&output.info)),
+            Some(_) => self.fetch_now(),
+            None => Ok(()),
+        }
     }
 
     /// Downloads at once and shows how far it is.

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use engine::{EngineError, FailureCause, ModelError, SubmitError};
+use engine::{EngineError, FailureCause, ModelError, ModelInfo, SubmitError};
+
+use super::shortage::Shortage;
 
 /// Exit codes, as service managers see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct Failure {
     pub exit: Exit,
     /// What went wrong; empty when nobody is left to read it.
     pub message: String,
+    /// A memory plan does not fit.
+    pub shortage: Option<Shortage>,
 }
 
 impl Failure {
@@ -46,12 +50,25 @@ impl Failure {
         Failure {
             exit,
             message: message.into(),
+            shortage: None,
         }
     }
 
     /// Exit code 2.
     pub fn usage(message: impl Into<String>) -> Self {
         Failure::new(Exit::Usage, message)
+    }
+
+    /// The plan of `info` does not fit.
+    pub fn shortage(info: &ModelInfo) -> Self {
+        let room = info.room.unwrap_or(u64::MAX);
+        Failure {
+            shortage: Some(Shortage::new(&info.plan, room, &info.device)),
+            ..Failure::new(
+                Exit::Device,
+                format!("the memory plan does not fit {}", info.device),
+            )
+        }
     }
 
     /// Output could not be written. A reader that went away, as in `spinney render | head`, is no
@@ -87,19 +104,20 @@ impl From<FailureCause> for Exit {
     }
 }
 
-/// Flags that make a memory plan smaller.
-pub const SMALLER: &str = "smaller: --context-length and --max-total-tokens (KV pages), \
-                           --max-running-requests (all but weights and workspace), \
-                           --chunked-prefill-size (workspace), --speculative-ddtree-budget \
-                           (journal); --speculative-algorithm NONE leaves the drafter out; a GPU's \
-                           share is --mem-fraction-static";
-
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Model(cause) => cause.into(),
             EngineError::Config(_) => Failure::usage(error.to_string()),
-            EngineError::Memory { .. } => Failure::new(Exit::Device, format!("{error}\n{SMALLER}")),
+            EngineError::Memory {
+                ref plan,
+                room,
+                ref device,
+                ..
+            } => Failure {
+                shortage: Some(Shortage::new(plan, room, device)),
+                ..Failure::new(Exit::Device, error.to_string())
+            },
             EngineError::Stopped(_) => Failure::new(Exit::Runtime, error.to_string()),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use engine::{Engine, Finish, FinishReason, Request, RequestId, SubmitError, TokenUpdate};
@@ -263,6 +264,8 @@ fn summarise(output: &Output) -> Result<(), Failure> {
         print(&format!("{}\n", ids.join(",")))?;
     } else if io::stdout().is_terminal() {
         print("\n")?;
+    } else if one_reader() {
+        writeln!(io::stderr()).map_err(|error| Failure::output(&error))?;
     }
     let decoded = finish.completion_tokens.saturating_sub(1) as f64;
     let rate = match stats.decode_ms > 0.0 {
@@ -271,13 +274,41 @@ fn summarise(output: &Output) -> Result<(), Failure> {
     };
     writeln!(
         io::stderr(),
-        "{} tokens ({}), prefill {:.1} ms, {rate:.1} tokens/s, {} steps, mean acceptance length \
+        "{} ({}), prefill {:.1} ms, {rate:.1} tokens/s, {}, mean acceptance length \
          {:.2}",
-        finish.completion_tokens,
+        counted(finish.completion_tokens as u64, "token"),
         finish_reason(finish),
         stats.prefill_ms,
-        stats.steps,
+        counted(stats.steps as u64, "step"),
         stats.mean_acceptance_length()
     )
     .map_err(|error| Failure::output(&error))
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
+/// Whether what goes to standard error follows the text somewhere, in a file or behind a pipe.
+fn one_reader() -> bool {
+    let of = |number| std::fs::metadata(format!("/proc/self/fd/{number}"));
+    let (Ok(out), Ok(error)) = (of(1), of(2)) else {
+        return false;
+    };
+    let same = (out.dev(), out.ino()) == (error.dev(), error.ino());
+    same || (out.file_type().is_fifo() && io::stderr().is_terminal())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn one_is_singular() {
+        let steps = [0, 1, 2].map(|count| counted(count, "step"));
+        assert_eq!(steps, ["0 steps", "1 step", "2 steps"]);
+    }
 }

@@ -14,9 +14,9 @@ use super::args::Arguments;
 use super::exit::Failure;
 
 /// Prefix of the variables.
-const PREFIX: &str = "SPINNEY_";
+pub(super) const PREFIX: &str = "SPINNEY_";
 /// The sub-command that has every deployment flag.
-const FULL: &str = "serve";
+pub(super) const FULL: &str = "serve";
 
 /// Arguments of all layers.
 #[derive(Debug)]
@@ -183,12 +183,11 @@ fn shared<'a>(own: &'a Command, full: &'a Command) -> impl Iterator<Item = &'a A
     })
 }
 
-/// The first variable that is set for a flag; an empty one counts as not set.
-fn variable(
-    arg: &Arg,
-    environment: &impl Fn(&str) -> Option<OsString>,
-) -> Option<(String, OsString)> {
-    let long = arg.get_long()?;
+/// The variables of a flag.
+pub(super) fn names_of(arg: &Arg) -> Vec<String> {
+    let Some(long) = arg.get_long() else {
+        return Vec::new();
+    };
     let aliases = arg.get_all_aliases().unwrap_or_default();
     let mut names: Vec<String> = std::iter::once(long)
         .chain(aliases)
@@ -197,7 +196,15 @@ fn variable(
     if long == "api-key" {
         names.push("API_KEY".to_owned());
     }
-    names.into_iter().find_map(|name| {
+    names
+}
+
+/// The first variable that is set for a flag; an empty one counts as not set.
+fn variable(
+    arg: &Arg,
+    environment: &impl Fn(&str) -> Option<OsString>,
+) -> Option<(String, OsString)> {
+    names_of(arg).into_iter().find_map(|name| {
         let value = environment(&name).filter(|value| !value.is_empty())?;
         Some((name, value))
     })
@@ -229,17 +236,18 @@ fn texts_of_toml(value: &toml::Value) -> Option<Vec<OsString>> {
     }
 }
 
-/// clap's own suggestion of the nearest flag, as the name of a key.
-fn unknown_key(key: &str, flag: &str) -> String {
+/// clap's own suggestion of the nearest flag, without its hyphens in front.
+pub(super) fn similar(flag: &str) -> Option<String> {
     let typed = ["spinney".to_owned(), FULL.to_owned(), format!("--{flag}")];
-    let suggestion = Arguments::command()
-        .try_get_matches_from(typed)
-        .err()
-        .and_then(|error| match error.get(ContextKind::SuggestedArg) {
-            Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
-            _ => None,
-        });
-    match suggestion {
+    let error = Arguments::command().try_get_matches_from(typed).err()?;
+    match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
+        _ => None,
+    }
+}
+
+fn unknown_key(key: &str, flag: &str) -> String {
+    match similar(flag) {
         Some(name) => format!("unknown key {key}; a similar one exists: {name}"),
         None => format!("unknown key {key}; `spinney serve --help` lists the flags"),
     }

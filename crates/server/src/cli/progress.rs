@@ -125,7 +125,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// Standard error for the log: what is drawn moves out of its way.
+/// A terminal for the log: what is drawn moves out of its way.
 #[derive(Clone, Copy, Debug)]
 pub struct BesideBars;
 

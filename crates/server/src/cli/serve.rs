@@ -1,5 +1,7 @@
 //! `spinney serve`: from flags to a running server.
 
+use std::time::Duration;
+
 use engine::Engine;
 use serde_json::{Map, Value};
 
@@ -8,6 +10,9 @@ use super::checkpoints::Checkpoints;
 use super::exit::{Exit, Failure};
 use super::{loading, logging};
 use crate::serve::{self, ServeConfig, ServeError, ServeLimits};
+
+/// What threads of the server get to end once it has ended.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves until a signal or a failure ends it.
 pub fn run(args: &ServeArgs, flags: Map<String, Value>) -> Result<Exit, Failure> {
@@ -32,7 +37,10 @@ pub fn run(args: &ServeArgs, flags: Map<String, Value>) -> Result<Exit, Failure>
         .map_err(|error| Failure::new(Exit::Runtime, format!("no threads to serve: {error}")))?;
     let engine = Engine::start_after(checkpoints.fetch(), spec, engine_config)?;
     loading::report(engine.handle.clone());
-    runtime.block_on(serve::run(config, files, engine))?;
+    let ended = runtime.block_on(serve::run(config, files, engine));
+    // What still runs on its threads works for nobody.
+    runtime.shutdown_timeout(LINGER);
+    ended?;
     Ok(Exit::Clean)
 }
 

@@ -180,6 +180,8 @@ families! {
         "Accepted draft tokens by draft shape.";
     IGNORED_FIELDS: Counter, ["spinney_ignored_fields_total"],
         "Accepted request fields without effect.";
+    LOG_LOST: Counter, ["spinney_log_lines_lost_total"],
+        "Lines of the log that were lost, since nobody read them in time.";
     DISCONNECTED: Counter, ["spinney_clients_disconnected_total"],
         "Clients that went away before their answer was complete.";
     HEARTBEAT: Gauge, ["spinney_engine_heartbeat_age_seconds"],

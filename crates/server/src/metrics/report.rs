@@ -7,6 +7,7 @@ use super::families::*;
 use super::process;
 use super::registry::Registry;
 use crate::introspection::cache_hit_rate;
+use crate::log_queue;
 
 /// Tokens of a page of the KV pool.
 const PAGE_TOKENS: usize = 64;
@@ -106,6 +107,8 @@ fn own(registry: &Registry, info: &ModelInfo, stats: &EngineStats) {
             .counter(&SHAPE_ACCEPTED, labels)
             .raise_to(shape.accepted);
     }
+    let lost = registry.counter(&LOG_LOST, &[]);
+    lost.raise_to(log_queue::lines_lost());
     let age = stats.heartbeat_age.as_secs_f64();
     registry.gauge(&HEARTBEAT, &[]).set(age);
     let labels: &[_] = &[

@@ -21,7 +21,7 @@ pub struct HttpArgs {
     pub host: IpAddr,
 
     /// Port to listen on; 0 = any free one
-    #[arg(long, default_value_t = 30000)]
+    #[arg(long, default_value = "30000", value_parser = port)]
     pub port: u16,
 
     /// Key that clients must send; can be given several times. Others can see command lines:
@@ -191,6 +191,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         Some(Ok(duration)) => Ok(duration),
         _ => Err("expected seconds, at least 0".to_owned()),
     }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let expected = |_| "expected a port, 0 to 65535".to_owned();
+    text.parse().map_err(expected)
 }
 
 fn silence(text: &str) -> Result<Duration, String> {

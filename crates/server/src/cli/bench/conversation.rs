@@ -36,10 +36,10 @@ pub fn run(args: &ConversationBenchArgs) -> Result<Exit, Failure> {
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let files = checkpoints.text_files(args.template.chat_template.as_deref())?;
     let prompts = Talk::new(&files).prompts(args.turns, args.prompt_tokens)?;
-    checkpoints.fetch_now()?;
     let spec = checkpoints.load_spec(&args.model, files.vocabulary.len());
     let longest = prompts.last().map_or(0, |prompt| prompt.ids.len());
     let config = |cache| engine_config(args, &checkpoints, longest, cache);
+    checkpoints.fetch_for(&spec, &config(Some(cache))?)?;
     let without = answers(args, &spec, config(None)?, &prompts, |_| Ok(()))?;
     let report = Report::new(
         args,

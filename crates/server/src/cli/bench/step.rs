@@ -24,7 +24,8 @@ pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
     let checkpoints = Checkpoints::find(&args.model, &args.speculation)?;
     let files = checkpoints.text_files(None)?;
     let spec = checkpoints.bench_spec(&args.model, &files)?;
-    checkpoints.fetch_now()?;
+    let config = engine_config(args, checkpoints.drafter.is_some());
+    checkpoints.fetch_for(&spec, &config)?;
     tell_left_out(args);
     let bench = StepBench {
         contexts: args.contexts.clone(),
@@ -34,7 +35,6 @@ pub fn run(args: &StepBenchArgs) -> Result<Exit, Failure> {
         repeats: args.repeat,
         simulate: args.simulation.simulate_acceptance,
     };
-    let config = engine_config(args, checkpoints.drafter.is_some());
     let mut report = Report {
         args,
         model_path: &checkpoints.model_path,
