@@ -442,38 +442,6 @@ fn a_gpu_that_is_not_there() {
     spinney(&["check", "--device", "gpu"]).refused(USAGE, &["cuda:N"]);
 }
 
-/// The table that `auto` chooses from, as lines and as an object.
-#[test]
-fn a_check_times_steps_where_that_is_asked_for() {
-    let args = [
-        "check",
-        "--device=cpu",
-        "--max-running-requests=2",
-        "--time-steps",
-    ];
-    let run = spinney(&args);
-    assert_eq!(run.code, 0, "{}", run.stderr);
-    let table = run
-        .stdout
-        .split("a step of")
-        .nth(1)
-        .expect("a second table");
-    for shape in [
-        "plain ",
-        "chain-15 ",
-        "tree-63 ",
-        "plain x2 ",
-        "tree-63 x2 ",
-    ] {
-        let line = table.lines().find(|line| line.starts_with(shape));
-        let ms = line.and_then(|line| line.split_whitespace().last());
-        let ms: f64 = ms.expect(shape).parse().expect("milliseconds");
-        assert!(ms > 0.0, "{table}");
-    }
-    let object = spinney(&[&args[..], &["--json"]].concat()).json();
-    assert!(object["step_times_ms"]["tree-31 x2"].as_f64() > Some(0.0));
-}
-
 /// A plan of a model that no test machine has room for.
 #[test]
 fn a_plan_that_does_not_fit_is_refused_before_loading() {
