@@ -400,7 +400,6 @@ fn verified_nodes_follow_the_deal() {
 fn drafting_can_be_set_for_benchmarks() {
     let setup = Setup {
         share_rows: true,
-        skip_warmup: true,
         ..setup(Drafting::Auto)
     };
     let mut harness = Harness::start(&setup);
