@@ -23,7 +23,8 @@ pub struct House {
 }
 
 impl House {
-    pub fn draw(catalogue: &Catalogue, random: &mut Pcg64) -> Self {
+    /// Every other one is crowded; the others have a cache, mostly a small one.
+    pub fn draw(catalogue: &Catalogue, crowded: bool, random: &mut Pcg64) -> Self {
         let modes = [
             // A CPU pays for every row.
             (Mode::Plain, 4),
@@ -38,7 +39,6 @@ impl House {
         let all = all.flat_map(|&(mode, weight)| std::iter::repeat_n(mode, weight));
         let all: Vec<Mode> = all.collect();
         let mode = all[random.random_range(0..all.len())];
-        let crowded = random.random_bool(0.4);
         let any = |random: &mut Pcg64| random.random_range(0..catalogue.families());
         // A pool holds many of the short prompts, until their answers grow.
         let families = match crowded {
@@ -64,7 +64,7 @@ impl House {
         let cache = PrefixCacheConfig {
             interval: pick(&[64, 64, 64, 128, 4096]),
             snapshots: Some(pick(&[1, 1, 2, 3, 8])),
-            host_snapshots: pick(&[0, 1, 4, 8]),
+            host_snapshots: pick(&[0, 2, 4, 8]),
             decoded: false,
         };
         let config = EngineConfig {
@@ -76,7 +76,7 @@ impl House {
             chain_drafts: random.random_bool(0.3).then_some(7),
             share_rows: random.random_bool(0.7),
             skip_warmup: mode != Mode::Auto,
-            prefix_cache: random.random_bool(0.8).then_some(cache),
+            prefix_cache: (!crowded || random.random_bool(0.6)).then_some(cache),
             ..pair::config(mode, slots)
         };
         House {
