@@ -139,7 +139,7 @@ fn differences(schedules: u64, per_house: u64, seed: u64) -> (u64, Figures) {
     let (mut different, mut figures) = (0, Figures::default());
     for first in (0..schedules).step_by(per_house as usize) {
         let random = &mut Pcg64::seed_from_u64(seed ^ first << 20);
-        let house = House::draw(&catalogue, (first / per_house) % 2 == 0, random);
+        let house = House::draw(&catalogue, (first / per_house).is_multiple_of(2), random);
         let engine = pair.start_with(house.config.clone());
         for number in first..schedules.min(first + per_house) {
             let visits = draw_visits(&catalogue, &house, random);
