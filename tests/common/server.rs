@@ -143,11 +143,13 @@ impl Server {
     }
 
     /// One server for all tests of a file that run at the same time.
+    ///
+    /// It has no prefix cache: tests compare answers whole, and usage says what was cached.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
-            let server = Arc::new(Server::start(&[]));
+            let server = Arc::new(Server::start(&["--disable-radix-cache"]));
             *shared = Arc::downgrade(&server);
             server
         })

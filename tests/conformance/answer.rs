@@ -17,6 +17,13 @@ pub struct Answer {
     pub usage: Value,
 }
 
+/// Without the prompt tokens that the prefix cache spared: more, when the same is asked again.
+fn usage(answer: &Value) -> Value {
+    let mut usage = answer["usage"].clone();
+    usage["prompt_tokens_details"]["cached_tokens"].take();
+    usage
+}
+
 impl Answer {
     /// Asks for everything at once; also returns the statistics.
     pub fn whole(server: &Server, body: &Value) -> (Self, Value) {
@@ -35,7 +42,7 @@ impl Answer {
             calls,
             finish: choice["finish_reason"].clone(),
             matched: choice["matched_stop"].clone(),
-            usage: answer["usage"].clone(),
+            usage: usage(&answer),
         };
         (own, answer["metrics"]["speculative_decoding"].clone())
     }
@@ -47,7 +54,7 @@ impl Answer {
         assert_eq!(reply.status, 200, "{body}\n{}", reply.text);
         let chunks = events(&reply.text);
         let mut own = Answer {
-            usage: chunks.last().unwrap()["usage"].clone(),
+            usage: usage(chunks.last().unwrap()),
             ..Answer::default()
         };
         for choice in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)) {
