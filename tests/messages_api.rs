@@ -203,7 +203,7 @@ fn tools_are_called_and_results_are_answered() {
 #[test]
 fn thoughts_are_shown_to_those_who_asked() {
     let flag = r#"--default-chat-template-kwargs={"enable_thinking": true}"#;
-    let server = Server::start(&[flag]);
+    let server = Server::start(&[flag, "--disable-radix-cache"]);
     let body = with(ask("Weather in Oslo?"), json!({"tools": tools()}));
     let kinds = |message: &Value| -> Vec<String> {
         let content = message["content"].as_array().unwrap().iter();
