@@ -1,10 +1,10 @@
 //! Replay: a sequence that lost its slot goes on from what it had emitted.
 
-use ops::{Backend, EMIT_MAX, GdnCommit, GdnMode, OpsError, TreeTablesFrom};
+use ops::{Backend, EMIT_MAX, GdnMode, OpsError, TreeTablesFrom};
 
 use super::staging::Staging;
 use super::step_key::bucket;
-use super::{Replay, Runner, Stage};
+use super::{Replay, Runner};
 use crate::ModelError;
 use crate::target::Pass;
 
@@ -97,22 +97,6 @@ impl<B: Backend> Runner<B> {
             states: &mut self.states,
             journals: &mut self.journals,
         })?;
-        backend.gdn_commit(GdnCommit {
-            batch: &forward.batch,
-            walk: &forward.walk,
-            journals: &self.journals,
-            states: &mut self.states,
-        })?;
-        self.advance(Stage::Step)?;
-        let Some(drafter) = &mut self.drafter else {
-            return Ok(());
-        };
-        drafter.append_context(
-            &self.backend,
-            &self.verify.context,
-            capacity,
-            &self.slots,
-            &mut self.workspace,
-        )
+        self.keep_path(capacity)
     }
 }

@@ -279,6 +279,12 @@ impl<B: Backend> Runner<B> {
             walk: &verify.walk,
             layers: &mut self.caches,
         })?;
+        self.keep_path(key.context)
+    }
+
+    /// Recurrent state and the drafter's context of the rows of the walk, which are `context` at most.
+    pub(super) fn keep_path(&mut self, context: usize) -> Result<(), OpsError> {
+        let verify = &self.verify;
         self.backend.gdn_commit(GdnCommit {
             batch: &verify.batch,
             walk: &verify.walk,
@@ -292,7 +298,7 @@ impl<B: Backend> Runner<B> {
         drafter.append_context(
             &self.backend,
             &self.verify.context,
-            key.context,
+            context,
             &self.slots,
             &mut self.workspace,
         )
