@@ -34,7 +34,6 @@ impl Cost {
             };
             let part = match name.trim_end() {
                 "engine" => Part::Engine,
-                "updates" => Part::Server,
                 name if name.starts_with("tokio-") => Part::Server,
                 _ => Part::Other,
             };

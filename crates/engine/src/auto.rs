@@ -7,8 +7,10 @@
 //! or trees, T comes from the start-up timing, corrected by what steps took since. Everything is
 //! evaluated: T is a staircase, so the first local maximum need not be the best.
 //!
-//! What is not run tells nothing, so it is tried now and then, one step each. Such probes may lose
-//! [`PROBE_LOSS`] of the time, by what is known before them.
+//! What is not run tells nothing, so it is tried now and then, one step each. Such probes may lose a
+//! share of the time, by what is known before them: [`PROBE_LOSS`] at first and after one that was
+//! faster than expected or changed the choice; half as much after each other one, down to
+//! [`PROBE_LOSS_LEAST`].
 
 mod averages;
 mod outlook;
@@ -46,8 +48,11 @@ const HYSTERESIS: f64 = 1.03;
 const FALL_BACK_STEPS: (u64, u64) = (16, 4);
 /// A mode that was not used for this long is tried for one step.
 const PROBE_STEPS: u64 = 64;
-/// Share of the time that probes may lose.
+/// Share of the time that probes may lose, most and least.
 const PROBE_LOSS: f64 = 0.02;
+const PROBE_LOSS_LEAST: f64 = 0.0025;
+/// A probe that takes at most this share of what was expected says that the table is wrong.
+const PROBE_SURPRISE: f64 = 0.9;
 /// Plain needs no news of drafts to be rated, but the time of its step: it is tried where it promises
 /// at least this share of the current rate.
 const PLAIN_NEAR: f64 = 0.6;
@@ -100,6 +105,10 @@ pub(crate) struct Auto {
     pace: Pace,
     /// Milliseconds that the next probe may lose.
     allowance: f64,
+    /// Share of the time that is added to them.
+    probe_loss: f64,
+    /// Milliseconds that the probe that runs now should take.
+    probe_ms: Option<f64>,
     /// The choice for the step that runs now, and the one-row sequences beside it.
     running: Option<(Choice, usize, usize)>,
     /// The last step was a probe from plain: its news is worth an evaluation at once.
@@ -143,6 +152,8 @@ impl Auto {
             tree_used: 0,
             pace: Pace::default(),
             allowance: 0.0,
+            probe_loss: PROBE_LOSS,
+            probe_ms: None,
             running: None,
             probed: false,
         }
@@ -152,6 +163,7 @@ impl Auto {
     pub(crate) fn choose(&mut self, drafting: &[&PhiAverage], plain: usize) -> Choice {
         self.step += 1;
         self.running = None;
+        self.probe_ms = None;
         if drafting.is_empty() {
             return Choice::uniform(Shape::Plain, 0);
         }
@@ -162,7 +174,11 @@ impl Auto {
         self.batch = batch;
         if self.step > START_STEPS && self.overall.seen.is_some() && (due || self.probed) {
             let outlook = self.outlook(drafting, plain);
+            let before = self.current.kind();
             self.evaluate(&outlook);
+            if self.current.kind() != before {
+                self.probe_loss = PROBE_LOSS;
+            }
             self.evaluated = self.step;
             self.evaluated_batch = Some(batch);
         }
@@ -182,7 +198,10 @@ impl Auto {
         let Some((choice, drafting, plain)) = self.running.take() else {
             return;
         };
-        self.allowance += PROBE_LOSS * ms;
+        if (self.probe_ms.take()).is_some_and(|expected| ms <= PROBE_SURPRISE * expected) {
+            self.probe_loss = PROBE_LOSS;
+        }
+        self.allowance += self.probe_loss * ms;
         // Shapes of requests' own, or lowered ones, were not rated.
         if rows == choice.rows + plain {
             let expected = self.table_ms(choice, drafting, plain);
@@ -297,17 +316,16 @@ impl Auto {
         let one_rows = drafting.len() + plain;
         let slower = self.pace.factor(Kind::Plain, one_rows, self.step).max(1.0);
         let near = |&(_, rate): &(Choice, f64)| rate * slower >= PLAIN_NEAR * outlook.now;
-        let one_row = || {
-            outlook
-                .best(|kind| kind == Kind::Plain && wanted(kind))
-                .filter(near)
+        let one_row = outlook.best(|kind| kind == Kind::Plain && wanted(kind));
+        let cost = |(choice, rate): (Choice, f64)| {
+            let ms = self.ms(choice, &batch);
+            (choice, ms, ms * (1.0 - rate / outlook.now))
         };
-        let (choice, rate) = drafts.or_else(one_row)?;
-        let loss = self.ms(choice, &batch) * (1.0 - rate / outlook.now);
-        if loss > self.allowance {
-            return None;
-        }
-        self.allowance = 0.0;
+        let mut probes = [drafts, one_row.filter(near)].into_iter().flatten().map(cost);
+        let (choice, ms, loss) = probes.find(|&(_, _, loss)| loss <= self.allowance)?;
+        self.probe_ms = Some(ms);
+        self.allowance -= loss.max(0.0);
+        self.probe_loss = (self.probe_loss / 2.0).max(PROBE_LOSS_LEAST);
         self.probed = kind == Kind::Plain;
         Some(choice)
     }

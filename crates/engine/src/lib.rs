@@ -54,7 +54,7 @@ pub use request::{
     TokenUpdate,
 };
 pub use shape::name as shape_name;
-pub use start::{CheckOutput, Engine, check};
+pub use start::{CheckOutput, Engine, StepOutputs, check};
 pub use stats::{EngineStats, ShapeStats};
 pub use step_trace::StepTrace;
 

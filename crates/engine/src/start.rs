@@ -1,7 +1,7 @@
 //! From a specification to an engine thread: choosing the device, loading, the loop.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc;
 
 use model::{
     CheckReport, CheckpointSource, DrafterConfig, ModelConfig, ModelError, ModelSources, Runner,
@@ -28,27 +28,30 @@ pub struct CheckOutput {
     pub info: ModelInfo,
 }
 
+/// Where the messages of an engine come: for threads (`recv`) and for tasks (`recv_async`).
+pub type StepOutputs = flume::Receiver<StepOutput>;
+
 /// The engine thread.
 #[derive(Debug)]
 pub struct Engine {
     /// Commands and counters.
     pub handle: EngineHandle,
     /// One message per step; closed when the thread ends.
-    pub outputs: Receiver<StepOutput>,
+    pub outputs: StepOutputs,
 }
 
 /// Both ends of what goes between a thread and its users.
 struct Channels {
-    commands: Sender<Command>,
-    received: Receiver<Command>,
-    sender: Sender<StepOutput>,
-    outputs: Receiver<StepOutput>,
+    commands: mpsc::Sender<Command>,
+    received: mpsc::Receiver<Command>,
+    sender: flume::Sender<StepOutput>,
+    outputs: StepOutputs,
 }
 
 impl Channels {
     fn new() -> Self {
         let (commands, received) = mpsc::channel();
-        let (sender, outputs) = mpsc::channel();
+        let (sender, outputs) = flume::unbounded();
         Channels {
             commands,
             received,
@@ -137,9 +140,9 @@ struct Start {
     fetch: Option<Fetch>,
     spec: LoadSpec,
     config: EngineConfig,
-    received: Receiver<Command>,
-    sender: Sender<StepOutput>,
-    answer: Sender<Result<Arc<Shared>, EngineError>>,
+    received: mpsc::Receiver<Command>,
+    sender: flume::Sender<StepOutput>,
+    answer: mpsc::Sender<Result<Arc<Shared>, EngineError>>,
 }
 
 impl Start {

@@ -10,7 +10,7 @@ mod snapshots;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use model::{ModelError, Shape};
@@ -37,7 +37,7 @@ pub(crate) fn run<R: StepRunner>(
     settings: Settings,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
-    outputs: Sender<StepOutput>,
+    outputs: flume::Sender<StepOutput>,
     load: impl FnOnce(&Shared) -> Result<R, ModelError>,
 ) {
     let (runner, auto) = match guarded(|| prepare(&settings, &shared, load)) {
@@ -134,7 +134,7 @@ pub(crate) struct StepLoop<R> {
     auto: Option<Auto>,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
-    outputs: Sender<StepOutput>,
+    outputs: flume::Sender<StepOutput>,
     /// Whether the prefix cache takes states that decoding passes.
     decoded: bool,
     /// News that were not sent yet.
@@ -150,7 +150,7 @@ impl<R: StepRunner> StepLoop<R> {
         settings: &Settings,
         runner: R,
         auto: Option<Auto>,
-        (shared, commands, outputs): (Arc<Shared>, Receiver<Command>, Sender<StepOutput>),
+        (shared, commands, outputs): (Arc<Shared>, Receiver<Command>, flume::Sender<StepOutput>),
     ) -> Self {
         let sizes = &settings.runner;
         let cache = settings.prefix_cache.as_ref();

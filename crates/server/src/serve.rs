@@ -176,7 +176,7 @@ pub async fn run(config: ServeConfig, files: ModelFiles, engine: Engine) -> Resu
     let metrics = Arc::new(Metrics::new(&name, &config.metrics));
     keep_up(&metrics);
     let system = |reason: std::io::Error| ServeError::Engine(reason.to_string());
-    let (updates, mut ended) = Updates::start(outputs, Arc::clone(&metrics)).map_err(system)?;
+    let (updates, mut ended) = Updates::start(outputs, Arc::clone(&metrics));
     let mut signals = Signals::new().map_err(system)?;
     let address = SocketAddr::new(config.host, config.port);
     let app = Arc::new(App::new(config, files, handle, updates, metrics));

@@ -1,16 +1,19 @@
 //! Brings the engine's updates to the requests they belong to.
 //!
-//! One thread reads the engine's messages and never waits for a client: every receiver's channel
-//! is unbounded, and what fills it is bounded by the context.
+//! One task reads the engine's messages and never waits for a client: every receiver's channel
+//! is unbounded, and what fills it is bounded by the context. A task and not a thread, so that a
+//! token wakes one thread on its way to the socket.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::{EngineHandle, Request, RequestId, RequestUpdate, StepOutput, SubmitError};
+use engine::{
+    EngineHandle, Request, RequestId, RequestUpdate, StepOutput, StepOutputs, SubmitError,
+};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+use tokio::task::coop::cooperative;
 
 use crate::metrics::Metrics;
 
@@ -32,31 +35,30 @@ pub(crate) struct Updates {
 }
 
 impl Updates {
-    /// Starts the thread. The receiver hears of the end of the engine.
+    /// Starts the task. The receiver hears of the end of the engine.
     pub(crate) fn start(
-        outputs: Receiver<StepOutput>,
+        outputs: StepOutputs,
         metrics: Arc<Metrics>,
-    ) -> std::io::Result<(Arc<Self>, oneshot::Receiver<()>)> {
+    ) -> (Arc<Self>, oneshot::Receiver<()>) {
         let updates = Arc::new(Updates::default());
         let (sender, ended) = oneshot::channel();
-        let thread = Arc::clone(&updates);
-        std::thread::Builder::new()
-            .name("updates".into())
-            .spawn(move || {
-                while let Ok(output) = outputs.recv() {
-                    if let Some(ms) = output.mask_ms {
-                        metrics.observe_masks(ms / 1e3);
-                    }
-                    if let Some(timing) = &output.timing {
-                        metrics.observe_timing(timing);
-                    }
-                    thread.deliver(output);
+        let task = Arc::clone(&updates);
+        tokio::spawn(async move {
+            // An engine that is never behind must not keep the others from this thread.
+            while let Ok(output) = cooperative(outputs.recv_async()).await {
+                if let Some(ms) = output.mask_ms {
+                    metrics.observe_masks(ms / 1e3);
                 }
-                // Whoever still waits sees its channel close.
-                thread.routes().clear();
-                let _ = sender.send(());
-            })?;
-        Ok((updates, ended))
+                if let Some(timing) = &output.timing {
+                    metrics.observe_timing(timing);
+                }
+                task.deliver(output);
+            }
+            // Whoever still waits sees its channel close.
+            task.routes().clear();
+            let _ = sender.send(());
+        });
+        (updates, ended)
     }
 
     /// Submits all requests or none; the updates of the first go to `sender` as number 0, and so

@@ -1,10 +1,10 @@
 //! Builds engines over the stub and books what they send.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use flume::RecvTimeoutError;
 use model::{Dtype, MemoryPlan, RunnerConfig, SamplingParams, Shape, StepKey};
 use ops::PAGE_TOKENS;
 

@@ -1,7 +1,7 @@
 //! An engine without its thread: a test takes its turns.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
 use super::harness::{Setup, settings};
 use super::stub_runner::{Gate, StubRunner};
@@ -9,14 +9,14 @@ use crate::auto::Auto;
 use crate::handle::Command;
 use crate::shared::Shared;
 use crate::step_loop::StepLoop;
-use crate::{EngineHandle, Phase, StepOutput};
+use crate::{EngineHandle, Phase, StepOutputs};
 
 /// A loop over the stub and both ends of its channels.
 pub(super) struct Single {
     pub(super) step_loop: StepLoop<StubRunner>,
     pub(super) handle: EngineHandle,
     pub(super) commands: Sender<Command>,
-    pub(super) outputs: Receiver<StepOutput>,
+    pub(super) outputs: StepOutputs,
 }
 
 impl Single {
@@ -27,7 +27,7 @@ impl Single {
         let (pages, slots) = (sizes.kv_pages, sizes.sequences_max);
         let shared = Arc::new(Shared::new(info, settings.queue_max, pages, slots));
         let (commands, received) = channel();
-        let (sender, outputs) = channel();
+        let (sender, outputs) = flume::unbounded();
         let runner = StubRunner::new(sizes, Gate::default(), setup.fault);
         let ends = (Arc::clone(&shared), received, sender);
         shared.enter(Phase::Ready);
