@@ -109,6 +109,8 @@ pub(crate) struct Auto {
     probe_loss: f64,
     /// Milliseconds that the probe that runs now should take.
     probe_ms: Option<f64>,
+    /// There was a probe since the last evaluation.
+    tried: bool,
     /// The choice for the step that runs now, and the one-row sequences beside it.
     running: Option<(Choice, usize, usize)>,
     /// The last step was a probe from plain: its news is worth an evaluation at once.
@@ -154,6 +156,7 @@ impl Auto {
             allowance: 0.0,
             probe_loss: PROBE_LOSS,
             probe_ms: None,
+            tried: false,
             running: None,
             probed: false,
         }
@@ -176,7 +179,7 @@ impl Auto {
             let outlook = self.outlook(drafting, plain);
             let before = self.current.kind();
             self.evaluate(&outlook);
-            if self.current.kind() != before {
+            if std::mem::take(&mut self.tried) && self.current.kind() != before {
                 self.probe_loss = PROBE_LOSS;
             }
             self.evaluated = self.step;
@@ -324,6 +327,7 @@ impl Auto {
         let mut probes = [drafts, one_row.filter(near)].into_iter().flatten().map(cost);
         let (choice, ms, loss) = probes.find(|&(_, _, loss)| loss <= self.allowance)?;
         self.probe_ms = Some(ms);
+        self.tried = true;
         self.allowance -= loss.max(0.0);
         self.probe_loss = (self.probe_loss / 2.0).max(PROBE_LOSS_LEAST);
         self.probed = kind == Kind::Plain;
