@@ -67,15 +67,9 @@ impl Repeated {
         share: bool,
         beat: &impl Fn(),
     ) -> Result<Option<Self>, ModelError> {
-        let mut kv = KvPool::new(runner.config().kv_pages);
-        let mut sequences = Vec::with_capacity(count);
-        for slot in 0..count {
-            match begin(runner, &mut kv, slot, shape.rows())? {
-                Some(scratch) => sequences.push(scratch),
-                None => return Ok(None),
-            }
-            beat();
-        }
+        let Some(sequences) = begin(runner, count, shape.rows(), beat)? else {
+            return Ok(None);
+        };
         let shares = share && count > 1 && shape != Shape::Plain;
         let steps = (0..count).map(|slot| SequenceStep {
             slot,
@@ -222,50 +216,63 @@ fn step_ms<R: StepRunner>(
     Ok(times.get(times.len() / 2).copied())
 }
 
-/// Starts and prefills a scratch sequence for steps of `rows` rows; `None` if there is no room for
-/// one.
+/// Starts scratch sequences for steps of `rows` rows each in slots 0, 1, ... and prefills them, many in a
+/// call; `None` if there is no room for so many.
 fn begin<R: StepRunner>(
     runner: &mut R,
-    kv: &mut KvPool,
-    slot: usize,
+    count: usize,
     rows: usize,
-) -> Result<Option<Scratch>, ModelError> {
+    beat: &impl Fn(),
+) -> Result<Option<Vec<Scratch>>, ModelError> {
     let config = runner.config();
     let (context, vocab) = (config.context_max, config.vocab_used);
     let prompt = PROMPT.min(context / 2);
+    let at_once = (config.prefill_rows_max / prompt).max(1);
     let tokens_max = (1 + EMIT_MAX * (1 + TIMED_STEPS)).min(context - prompt);
     let longest = (prompt + tokens_max + rows - 1).min(context);
-    let Some(pages) = kv.reserve(longest) else {
-        return Ok(None);
-    };
+    let mut kv = KvPool::new(config.kv_pages);
     let tokens: Vec<u32> = (0..prompt).map(|i| ((i * 37) % vocab) as u32).collect();
-    runner.start(&SequenceStart {
-        slot,
-        prompt: &tokens,
-        pages: pages.pages(),
-        sampling: &SamplingParams::default(),
-        stop_ids: &[],
-        tokens_min: 0,
-        tokens_max,
-        logprobs: None,
-        resume: None,
-        emitted: &[],
-    })?;
-    let outputs = runner.prefill(&[Chunk {
-        slot,
-        start: 0,
-        tokens: &tokens,
-        last: true,
-        prompt_logprobs: None,
-    }])?;
-    if let Some(fault) = outputs.iter().find_map(|output| output.not_finite.clone()) {
-        return Err(ModelError::NotFinite(fault));
+    let mut sequences = Vec::with_capacity(count);
+    let mut chunks = Vec::with_capacity(count);
+    for slot in 0..count {
+        let Some(pages) = kv.reserve(longest) else {
+            return Ok(None);
+        };
+        runner.start(&SequenceStart {
+            slot,
+            prompt: &tokens,
+            pages: pages.pages(),
+            sampling: &SamplingParams::default(),
+            stop_ids: &[],
+            tokens_min: 0,
+            tokens_max,
+            logprobs: None,
+            resume: None,
+            emitted: &[],
+        })?;
+        chunks.push(Chunk {
+            slot,
+            start: 0,
+            tokens: &tokens,
+            last: true,
+            prompt_logprobs: None,
+        });
+        sequences.push(Scratch {
+            pages,
+            emitted: 1,
+            prompt,
+            tokens_max,
+        });
     }
-    let ended = outputs.iter().any(|output| output.ended.is_some());
-    Ok((!ended).then_some(Scratch {
-        pages,
-        emitted: 1,
-        prompt,
-        tokens_max,
-    }))
+    for chunks in chunks.chunks(at_once) {
+        let outputs = runner.prefill(chunks)?;
+        beat();
+        if let Some(fault) = outputs.iter().find_map(|output| output.not_finite.clone()) {
+            return Err(ModelError::NotFinite(fault));
+        }
+        if outputs.iter().any(|output| output.ended.is_some()) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(sequences))
 }
