@@ -39,10 +39,12 @@ pub(crate) const CANDIDATES: [Shape; 8] = [
 ];
 /// Steps before the first evaluation.
 const START_STEPS: u64 = 4;
-/// Steps of one sequence between evaluations while the batch stays the same; of several sequences as
-/// many fewer.
+/// Steps of one sequence between evaluations while the batch stays the same, of several sequences as
+/// many fewer; and steps between probes and plain steps' evaluations: an evaluation of 32 sequences
+/// takes about 10 microseconds of the host.
 const EVALUATE_STEPS: u64 = 8;
-/// A change must promise this much more.
+/// A change must promise this much more for one sequence; for n, whose chances even out, it is
+/// `1 + (HYSTERESIS - 1) / sqrt(n)`.
 const HYSTERESIS: f64 = 1.03;
 /// Plain must have been best for so many steps of a sequence, and in so many steps at least.
 const FALL_BACK_STEPS: (u64, u64) = (16, 4);
@@ -95,7 +97,9 @@ pub(crate) struct Auto {
     evaluated: u64,
     /// Sequences that drafted in the last step, and others.
     batch: (usize, usize),
-    /// The same at the last evaluation.
+    /// Of those that draft, how many never did, at the last step.
+    unknown: usize,
+    /// The batch of the last evaluation.
     evaluated_batch: Option<(usize, usize)>,
     /// Since when plain has been the best at every evaluation.
     plain_best_since: Option<u64>,
@@ -147,6 +151,7 @@ impl Auto {
             step: 0,
             evaluated: 0,
             batch: (1, 0),
+            unknown: 0,
             evaluated_batch: None,
             plain_best_since: None,
             plain_used: 0,
@@ -171,9 +176,16 @@ impl Auto {
             return Choice::uniform(Shape::Plain, 0);
         }
         let batch = (drafting.len(), plain);
-        let pause = (EVALUATE_STEPS / drafting.len() as u64).max(1);
-        let due = self.step >= self.evaluated + pause || self.evaluated_batch != Some(batch);
+        let unknown = drafting.iter().filter(|phi| phi.seen.is_none()).count();
+        let changed = self.evaluated_batch != Some(batch) || unknown > self.unknown;
+        self.unknown = unknown;
         self.current = self.carried(batch);
+        // Plain steps say nothing of drafts, so there is nothing new to weigh.
+        let pause = match self.current.kind() {
+            Kind::Plain => EVALUATE_STEPS,
+            _ => (EVALUATE_STEPS / drafting.len() as u64).max(1),
+        };
+        let due = changed || self.step >= self.evaluated + pause;
         self.batch = batch;
         if self.step > START_STEPS && self.overall.seen.is_some() && (due || self.probed) {
             let outlook = self.outlook(drafting, plain);
@@ -186,7 +198,9 @@ impl Auto {
             self.evaluated_batch = Some(batch);
         }
         self.probed = false;
-        let choice = self.probe(drafting, plain).unwrap_or(self.current);
+        let probe = (changed || self.step.is_multiple_of(EVALUATE_STEPS))
+            .then(|| self.probe(drafting, plain));
+        let choice = probe.flatten().unwrap_or(self.current);
         match choice.kind() {
             Kind::Plain => self.plain_used = self.step,
             Kind::Chain => self.chain_used = self.step,
@@ -278,7 +292,8 @@ impl Auto {
         } else {
             self.plain_best_since = None;
         }
-        if rate > outlook.now * HYSTERESIS {
+        let hysteresis = 1.0 + (HYSTERESIS - 1.0) / (self.batch.0 as f64).sqrt();
+        if rate > outlook.now * hysteresis {
             tracing::debug!(
                 from = ?self.current,
                 to = ?best,
@@ -324,7 +339,10 @@ impl Auto {
             let ms = self.ms(choice, &batch);
             (choice, ms, ms * (1.0 - rate / outlook.now))
         };
-        let mut probes = [drafts, one_row.filter(near)].into_iter().flatten().map(cost);
+        let mut probes = [drafts, one_row.filter(near)]
+            .into_iter()
+            .flatten()
+            .map(cost);
         let (choice, ms, loss) = probes.find(|&(_, _, loss)| loss <= self.allowance)?;
         self.probe_ms = Some(ms);
         self.tried = true;

@@ -133,3 +133,48 @@ fn a_large_batch_falls_back_soon() {
     let (_, _, drafted) = waves(&mut auto, (1, 16, 60), &POOR, ms);
     assert!(drafted <= 10, "{drafted} steps drafted");
 }
+
+/// Steps of a 27B target on an H200, with 1, 4, 16 and 32 sequences.
+fn large_target() -> TimingTable {
+    let times = [
+        [12.65, 13.24, 15.28, 17.98],
+        [14.54, 15.76, 19.62, 25.35],
+        [14.80, 16.62, 21.98, 34.48],
+        [15.22, 17.58, 31.46, 57.26],
+        [14.77, 16.58, 21.92, 33.97],
+        [15.21, 17.44, 30.76, 56.62],
+        [16.39, 20.00, 53.95, 108.0],
+        [17.57, 29.25, 108.0, 216.0],
+    ];
+    let shapes = CANDIDATES
+        .iter()
+        .zip(times)
+        .map(|(&shape, ms)| ShapeTiming {
+            shape,
+            times: [1, 4, 16, 32].into_iter().zip(ms).collect(),
+        });
+    TimingTable {
+        shapes: shapes.collect(),
+    }
+}
+
+/// A full batch that should not draft, of requests as long as answers are.
+#[test]
+fn finding_out_costs_a_full_batch_half_a_percent_at_most() {
+    for tokens in [1.1f32, 1.3] {
+        let chain = 1.0 - 1.0 / tokens;
+        let more = tokens - 1.0;
+        let prediction = Prediction {
+            tree: [1.15 * more, 1.3 * more, 1.45 * more, 1.6 * more],
+            chain: [more * (1.0 - chain.powi(3)), more, more],
+        };
+        let timed = Auto::new(large_target(), true);
+        let ms = |choice: Choice| timed.table_ms(choice, 32, 0);
+        let mut auto = Auto::new(large_target(), true);
+        waves(&mut auto, (1, 32, 192), &prediction, ms);
+        let (generated, time, drafted) = waves(&mut auto, (5, 32, 192), &prediction, ms);
+        let plain = 32.0 / ms(Choice::uniform(Shape::Plain, 32));
+        let share = generated / time / plain;
+        assert!(share > 0.995, "{tokens}: {share}, {drafted} steps");
+    }
+}
