@@ -4,6 +4,7 @@
 //! either kind work.
 
 mod families;
+pub(crate) mod openmetrics;
 mod process;
 mod registry;
 mod report;
