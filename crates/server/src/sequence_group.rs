@@ -161,9 +161,10 @@ impl SequenceGroup {
         self.record.clone()
     }
 
-    /// Prompt tokens of one sequence.
-    pub(crate) fn prompt_of(&self, choice: usize) -> usize {
-        self.members[choice].prompt_tokens
+    /// Prompt tokens of one sequence, and how many of them came from the prefix cache.
+    pub(crate) fn prompt_of(&self, choice: usize) -> (usize, usize) {
+        let member = &self.members[choice];
+        (member.prompt_tokens, member.cached().unwrap_or(0))
     }
 
     /// Since submission.
