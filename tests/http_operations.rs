@@ -389,3 +389,20 @@ fn the_access_log_has_one_line_per_request() {
         assert!(gone[name].as_f64() > Some(0.0), "{name} in {gone}");
     }
 }
+
+#[test]
+fn times_in_the_log_have_two_decimals() {
+    let flags = ["--log-format=json", "--speculative-algorithm=DFLASH"];
+    let server = Server::start_with(&flags, &[]);
+    let log = server.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let times: Vec<String> = lines
+        .filter(|line| line["fields"]["message"] == "timed a step")
+        .map(|line| line["fields"]["ms"].to_string())
+        .collect();
+    assert!(times.len() > 1, "{log}");
+    for time in times {
+        let decimals = time.split_once('.').map_or("", |(_, decimals)| decimals);
+        assert!(decimals.len() <= 2, "{time}");
+    }
+}
