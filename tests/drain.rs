@@ -126,9 +126,7 @@ fn a_stream_that_is_cut_off_is_logged_as_what_it_was() {
     assert!(!answer.contains("\"finish_reason\":\""), "{answer}");
     assert_eq!(server.wait(), 5, "{}", server.log());
     let log = server.log();
-    let lines = log
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = (log.lines()).filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let lines: Vec<Value> = lines
         .map(|line| line["fields"].clone())
         .filter(|line| line["message"] == "answered" && line["path"] == CHAT)

@@ -395,7 +395,9 @@ fn times_in_the_log_have_two_decimals() {
     let flags = ["--log-format=json", "--speculative-algorithm=DFLASH"];
     let server = Server::start_with(&flags, &[]);
     let log = server.log();
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let times: Vec<String> = lines
         .filter(|line| line["fields"]["message"] == "timed a step")
         .map(|line| line["fields"]["ms"].to_string())

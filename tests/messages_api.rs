@@ -380,7 +380,7 @@ fn an_aborted_message_has_no_end_but_an_error() {
 
 #[test]
 fn a_stream_says_at_its_start_what_was_cached() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--prefix-cache-interval=64"]);
     let body = with(
         ask(&"What is the weather in Oslo? ".repeat(20)),
         json!({"max_tokens": 2}),
