@@ -61,6 +61,20 @@ fn a_request_that_breaks_is_not_to_be_sent_again() {
         );
         assert!(server.log().contains("finite"), "{}", server.log());
     }
+    // They are in the histograms as any other, without a first token.
+    for (name, count) in [
+        ("vllm:e2e_request_latency_seconds_count", 2.0),
+        ("vllm:request_queue_time_seconds_count", 2.0),
+        ("vllm:request_prompt_tokens_count", 2.0),
+        ("vllm:request_generation_tokens_count", 2.0),
+        ("vllm:request_generation_tokens_sum", 0.0),
+        ("vllm:time_to_first_token_seconds_count", 0.0),
+        ("vllm:request_prefill_time_seconds_count", 0.0),
+    ] {
+        assert_eq!(server.metric(name), count, "{name}");
+    }
+    let ended = "finished_reason=\"error\"} 2\n";
+    assert!(server.get("/metrics").text.contains(ended));
     // It is the request's fault, not the server's.
     server.get("/health").ok();
 }

@@ -11,11 +11,12 @@ use std::process::Command;
 use server::Server;
 
 /// The variable that says where a client is, and the client's script.
-const CLIENTS: [(&str, &str); 6] = [
+const CLIENTS: [(&str, &str); 7] = [
     ("SPINNEY_OPENAI_PYTHON", "use_openai.py"),
     ("SPINNEY_OPENAI_PYTHON", "use_litellm.py"),
     ("SPINNEY_OPENAI_PYTHON", "use_langchain.py"),
     ("SPINNEY_OPENAI_PYTHON", "use_llm.py"),
+    ("SPINNEY_OPENAI_PYTHON", "use_prometheus.py"),
     ("SPINNEY_INSTRUCTOR_PYTHON", "use_instructor.py"),
     ("SPINNEY_NODE_MODULES", "node/use_openai.mjs"),
 ];

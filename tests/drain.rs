@@ -114,6 +114,43 @@ fn what_still_waits_at_the_limit_is_told() {
 }
 
 #[test]
+fn a_stream_that_is_cut_off_is_logged_as_what_it_was() {
+    let mut server = Server::start(&["--drain-timeout=1", "--log-format=json"]);
+    let mut running = server.begin(CHAT, &endless());
+    server.until_metric(RUNNING, 1.0, LATER);
+    server.signal("TERM");
+    let mut answer = String::new();
+    running.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains("\"code\":\"server_draining\""), "{answer}");
+    assert!(!answer.contains("\"finish_reason\":\""), "{answer}");
+    assert_eq!(server.wait(), 5, "{}", server.log());
+    let log = server.log();
+    let lines = (log.lines()).filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines: Vec<Value> = lines
+        .map(|line| line["fields"].clone())
+        .filter(|line| line["message"] == "answered" && line["path"] == CHAT)
+        .collect();
+    let [line] = &lines[..] else {
+        panic!("{log}");
+    };
+    for (name, value) in [
+        ("status", json!(200)),
+        ("code", json!("server_draining")),
+        ("finish_reason", json!("abort")),
+    ] {
+        assert_eq!(line[name], value, "{name} in {line}");
+    }
+    // Of the tokens at the end there may be some that were not shown.
+    let shown = answer.matches("\"content\":\"").count() as u64;
+    assert!(
+        line["output_tokens"].as_u64().unwrap() + 1 >= shown,
+        "{line}"
+    );
+    assert!(line["ttft_ms"].as_f64().unwrap() > 0.0, "{line}");
+}
+
+#[test]
 fn a_second_signal_does_not_wait_for_clients_that_do_not_read() {
     let mut server = Server::start(&["--drain-delay=60"]);
     let _unread = server.begin(CHAT, &endless());

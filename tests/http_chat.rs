@@ -389,6 +389,8 @@ fn reasoning_has_a_field_of_its_own() {
         .post(CHAT, &with(body, json!({"separate_reasoning": false})))
         .ok();
     assert!(content(&raw).contains(reasoning));
+    assert!(answer["usage"]["reasoning_tokens"].as_u64() > Some(0));
+    assert_eq!(raw["usage"], answer["usage"]);
 }
 
 #[test]

@@ -164,6 +164,8 @@ fn what_would_change_the_answer_is_refused() {
             "string_above_max_length",
             "rid",
         ),
+        (json!({"max_output_tokens": 5}), field, "max_output_tokens"),
+        (json!({"stop_sequences": ["a"]}), field, "stop_sequences"),
     ] {
         let body = with(chat("Hi"), extra);
         let reply = server.post(CHAT, &body);

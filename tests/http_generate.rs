@@ -199,6 +199,16 @@ fn refusals_name_the_field_as_it_was_sent() {
             "sampling_params.temperature",
         ),
         (
+            json!({"text": "a", "sampling_params": {"max_tokens": 9}}),
+            "unsupported_parameter",
+            "sampling_params.max_tokens",
+        ),
+        (
+            json!({"text": "a", "temperature": 0}),
+            "unsupported_parameter",
+            "temperature",
+        ),
+        (
             json!({"text": "a", "return_logprob": true}),
             "unsupported_parameter",
             "return_logprob",
@@ -217,4 +227,18 @@ fn refusals_name_the_field_as_it_was_sent() {
         let reply = server.post(PATH, &body);
         reply.refused(400, INVALID, Some(code), Some(param));
     }
+}
+
+#[test]
+fn strict_servers_know_every_sampling_parameter() {
+    let strict = Server::start(&["--strict-request-fields"]);
+    let params = json!({"max_new_tokens": 1, "temperature": 0, "never_heard_of": 1});
+    let body = json!({"text": "a", "sampling_params": params});
+    let param = Some("sampling_params.never_heard_of");
+    let reply = strict.post(PATH, &body);
+    reply.refused(400, INVALID, Some("unsupported_parameter"), param);
+    let known =
+        json!({"text": "a", "sampling_params": {"max_new_tokens": 1, "no_stop_trim": true}});
+    strict.post(PATH, &known).ok();
+    Server::shared().post(PATH, &body).ok();
 }

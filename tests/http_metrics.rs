@@ -298,9 +298,184 @@ fn aborted_requests_are_counted_apart() {
     let samples = samples(&server);
     assert_eq!(samples["sglang:num_aborted_requests_total"], 1.0);
     assert_eq!(samples["vllm:request_success_total"], 1.0);
-    assert_eq!(samples["vllm:e2e_request_latency_seconds_count"], 0.0);
+    assert_eq!(samples["vllm:e2e_request_latency_seconds_count"], 1.0);
     let label = "finished_reason=\"abort\"} 1\n";
     assert!(server.get("/metrics").text.contains(label));
     server.until_metric("sglang:http_requests_active", 1.0, limit);
     let _: Value = server.get("/health").ok();
+}
+
+/// Waits until nothing runs or waits, and looks.
+fn samples_at_rest(server: &Server) -> BTreeMap<String, f64> {
+    let limit = Duration::from_secs(20);
+    for gauge in [RUNNING, WAITING, "sglang:mamba_usage"] {
+        server.until_metric(gauge, 0.0, limit);
+    }
+    samples(server)
+}
+
+const RUNNING: &str = "vllm:num_requests_running";
+const WAITING: &str = "vllm:num_requests_waiting";
+
+/// Each sequence is in each of these once, and in the others if it had a first token.
+fn check_histograms(now: &BTreeMap<String, f64>, sequences: f64, begun: f64) {
+    for name in [
+        "sglang:e2e_request_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_count",
+        "sglang:queue_time_seconds_count",
+        "vllm:request_queue_time_seconds_count",
+        "vllm:request_prompt_tokens_count",
+        "vllm:request_generation_tokens_count",
+        "vllm:request_success_total",
+        "sglang:num_requests_total",
+    ] {
+        assert_eq!(now[name], sequences, "{name}");
+    }
+    for name in [
+        "sglang:time_to_first_token_seconds_count",
+        "vllm:time_to_first_token_seconds_count",
+        "vllm:request_prefill_time_seconds_count",
+        "vllm:request_decode_time_seconds_count",
+    ] {
+        assert_eq!(now[name], begun, "{name}");
+    }
+    let tokens = now["vllm:generation_tokens_total"];
+    assert_eq!(now["vllm:request_generation_tokens_sum"], tokens);
+    let prompts = now["vllm:prompt_tokens_total"];
+    assert_eq!(now["vllm:request_prompt_tokens_sum"], prompts);
+}
+
+/// A request for a stream without an end, and one whose prompt takes long.
+fn endless() -> (&'static str, Value) {
+    let slow = json!({"ignore_eos": true, "stream": true, "speculative": false});
+    (CHAT, with(chat("Tell me a story."), slow))
+}
+
+fn long() -> (&'static str, Value) {
+    let prompt = vec![40; 3_500];
+    let body = json!({"model": "spinney-tiny", "prompt": prompt, "max_tokens": 9, "stream": true});
+    ("/v1/completions", body)
+}
+
+#[test]
+fn every_sequence_is_in_every_histogram_once() {
+    let flags = ["--max-running-requests=1", "--queue-timeout=2"];
+    let server = Server::start(&[&flags[..], &["--chunked-prefill-size=64"]].concat());
+    let limit = Duration::from_secs(20);
+    let begin = |(path, body): (&str, Value), rid: &str| {
+        server.begin(path, &with(body, json!({"rid": rid})))
+    };
+    let (mut sequences, mut begun) = (0.0, 0.0);
+    // How it ends, with somebody in the only slot or not, and whether a token came.
+    for leaves in [false, true] {
+        let end = |stream: std::net::TcpStream, rid: &str| {
+            if leaves {
+                return drop(stream);
+            }
+            let aborted = server.post("/abort_request", &json!({"rid": rid})).ok();
+            assert_eq!(aborted["aborted"], 1, "{rid}");
+        };
+        let mut running = begin(endless(), "decode");
+        let mut seen = [0; 4_096];
+        // Headers and first token come together.
+        assert!(std::io::Read::read(&mut running, &mut seen).unwrap() > 0);
+        let waiting = begin(endless(), "queue");
+        server.until_metric(WAITING, 1.0, limit);
+        end(waiting, "queue");
+        server.until_metric(WAITING, 0.0, limit);
+        end(running, "decode");
+        (sequences, begun) = (sequences + 2.0, begun + 1.0);
+        check_histograms(&samples_at_rest(&server), sequences, begun);
+        let prefilled = begin(long(), "prefill");
+        server.until_metric(RUNNING, 1.0, limit);
+        end(prefilled, "prefill");
+        sequences += 1.0;
+        check_histograms(&samples_at_rest(&server), sequences, begun);
+    }
+    // One that waits for too long, and three choices that end by themselves.
+    let running = begin(endless(), "");
+    server.until_metric(RUNNING, 1.0, limit);
+    let (path, body) = endless();
+    assert_eq!(server.post(path, &body).status, 503);
+    drop(running);
+    server.until_metric(RUNNING, 0.0, limit);
+    let body = json!({"model": "", "prompt": ["a", "b", "c"], "max_tokens": 2, "ignore_eos": true});
+    server.post("/v1/completions", &body).ok();
+    (sequences, begun) = (sequences + 5.0, begun + 4.0);
+    let now = samples_at_rest(&server);
+    check_histograms(&now, sequences, begun);
+    // Nobody waited for long but the one who waited for too long.
+    let queued = now["vllm:request_queue_time_seconds_sum"];
+    assert!((2.0..30.0).contains(&queued), "{queued}");
+}
+
+#[test]
+fn who_asks_for_openmetrics_gets_the_same_numbers() {
+    let server = Server::start(&[]);
+    for (path, body) in requests() {
+        server.post(path, &body).ok();
+    }
+    let get = |accept: &str| {
+        let head =
+            format!("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAccept: {accept}");
+        let answer = server.raw(format!("{head}\r\n\r\n").as_bytes());
+        let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_ascii_lowercase(), text.to_owned())
+    };
+    let (head, text) = get("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    let (plain_head, plain) = get("*/*");
+    assert!(
+        plain_head.contains("content-type: text/plain; version=0.0.4"),
+        "{plain_head}"
+    );
+    let lines = text.strip_suffix("# EOF\n").unwrap().lines();
+    let (mut family, mut kind) = ("", "");
+    let mut names = Vec::new();
+    for line in lines {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            (family, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# ") {
+            let (_, rest) = rest.split_once(' ').unwrap();
+            assert!(rest.starts_with(&format!("{family} ")), "{line}");
+            continue;
+        }
+        let (name, labels) = line.split_once('{').unwrap();
+        let endings: &[&str] = match kind {
+            "counter" => &["_total"],
+            "gauge" => &[""],
+            _ => &["_bucket", "_sum", "_count"],
+        };
+        let ending = name.strip_prefix(family).unwrap_or("?");
+        assert!(endings.contains(&ending), "{line} in {family}, a {kind}");
+        if let Some((_, bound)) = labels.split_once("le=\"").filter(|_| ending == "_bucket") {
+            let bound = bound.split('"').next().unwrap();
+            assert!(bound == "+Inf" || bound.contains(['.', 'e']), "{line}");
+        }
+        names.push(name);
+    }
+    let sample = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let mut expected: Vec<_> = (plain.lines().filter(sample))
+        .map(|line| line.split_once('{').unwrap().0)
+        .collect();
+    names.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+    let total =
+        "\nvllm:request_success_total{model_name=\"spinney-tiny\",finished_reason=\"length\"} ";
+    let count = |text: &str| {
+        text.split_once(total)
+            .unwrap()
+            .1
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(count(&text), count(&plain));
 }

@@ -104,6 +104,12 @@ fn all_requests_are_aborted_at_once() {
         let code = Some("missing_required_parameter");
         reply.refused(400, INVALID, code, Some("rid"));
     }
+    // A body is as large as any other may be.
+    let large = json!({"rid": "nobody", "unknown": vec!["x".repeat(1 << 20); 8]});
+    assert_eq!(
+        server.post("/abort_request", &large).ok(),
+        json!({"aborted": 0})
+    );
     let reply = server.post("/abort_request", &json!({"rid": 1}));
     reply.refused(400, INVALID, Some("invalid_type"), Some("rid"));
 }
@@ -373,5 +379,32 @@ fn the_access_log_has_one_line_per_request() {
     assert_eq!((&refused["status"], &refused["code"]), expected);
     assert!(refused.get("output_tokens").is_none(), "{refused}");
     assert_eq!(line("head")["status"], 200);
-    assert_eq!(line("gone")["status"], 499);
+    let gone = line("gone");
+    assert_eq!(
+        (&gone["status"], &gone["finish_reason"]),
+        (&json!(499), &json!("abort"))
+    );
+    assert!(gone["output_tokens"].as_u64() >= Some(1), "{gone}");
+    for name in ["queue_ms", "ttft_ms"] {
+        assert!(gone[name].as_f64() > Some(0.0), "{name} in {gone}");
+    }
+}
+
+#[test]
+fn times_in_the_log_have_two_decimals() {
+    let flags = ["--log-format=json", "--speculative-algorithm=DFLASH"];
+    let server = Server::start_with(&flags, &[]);
+    let log = server.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let times: Vec<String> = lines
+        .filter(|line| line["fields"]["message"] == "timed a step")
+        .map(|line| line["fields"]["ms"].to_string())
+        .collect();
+    assert!(times.len() > 1, "{log}");
+    for time in times {
+        let decimals = time.split_once('.').map_or("", |(_, decimals)| decimals);
+        assert!(decimals.len() <= 2, "{time}");
+    }
 }

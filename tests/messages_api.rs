@@ -344,3 +344,121 @@ fn errors_have_a_form_of_their_own() {
             .is_some()
     );
 }
+
+#[test]
+fn an_aborted_message_has_no_end_but_an_error() {
+    let server = Server::start(&["--log-format=json"]);
+    let body = with(
+        ask("Tell me a story."),
+        json!({"ignore_eos": true, "max_tokens": 3_000, "speculative": false, "rid": "a",
+            "thinking": {"type": "adaptive"}}),
+    );
+    let limit = std::time::Duration::from_secs(20);
+    for stream in [true, false] {
+        let mut connection = server.begin(MESSAGES, &with(body.clone(), json!({"stream": stream})));
+        server.until_metric("vllm:num_requests_running", 1.0, limit);
+        let aborted = server.post("/abort_request", &json!({"rid": "a"})).ok();
+        assert_eq!(aborted["aborted"], 1);
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut connection, &mut answer).unwrap();
+        assert!(!answer.contains("end_turn"), "{answer}");
+        assert!(answer.contains("\"type\":\"api_error\""), "{answer}");
+        if stream {
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(
+                answer.contains("event: error\ndata: {\"type\":\"error\""),
+                "{answer}"
+            );
+            assert!(!answer.contains("message_stop"), "{answer}");
+            assert!(!answer.contains("event: message_delta"), "{answer}");
+        } else {
+            assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+            assert!(answer.contains("x-should-retry: false"), "{answer}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_says_at_its_start_what_was_cached() {
+    let server = Server::start(&["--prefix-cache-interval=64"]);
+    let body = with(
+        ask(&"What is the weather in Oslo? ".repeat(20)),
+        json!({"max_tokens": 2}),
+    );
+    let first = answer_of(&server, &body);
+    assert_eq!(first["cache_read_input_tokens"], 0, "{first}");
+    let streamed = with(body.clone(), json!({"stream": true}));
+    let events = named_events(&server.post(MESSAGES, &streamed).text);
+    let (start, end) = (
+        &events[0]["message"]["usage"],
+        &events[events.len() - 2]["usage"],
+    );
+    assert!(
+        start["cache_read_input_tokens"].as_u64() >= Some(64),
+        "{start}"
+    );
+    for name in ["input_tokens", "cache_read_input_tokens"] {
+        assert_eq!(start[name], end[name], "{name}");
+    }
+    let sum = |usage: &Value| {
+        let count = |name: &str| usage[name].as_u64().unwrap();
+        count("input_tokens") + count("cache_read_input_tokens")
+    };
+    assert_eq!(sum(start), sum(&first));
+    // The same of the usage in every chunk of the other APIs.
+    let usage = json!({"continuous_usage_stats": true, "include_usage": true});
+    let chat = json!({"model": "", "messages": body["messages"], "max_tokens": 5, "stream": true,
+        "stream_options": usage, "ignore_eos": true});
+    let chunks = server::events(&server.post("/v1/chat/completions", &chat).text);
+    let native = json!({"text": "What is the weather in Oslo? ".repeat(20), "stream": true,
+        "sampling_params": {"max_new_tokens": 5, "ignore_eos": true}});
+    server.post("/generate", &native);
+    let pieces = server::events(&server.post("/generate", &native).text);
+    let cached: [Vec<_>; 2] = [
+        chunks
+            .iter()
+            .map(|chunk| &chunk["usage"]["prompt_tokens_details"]["cached_tokens"])
+            .collect(),
+        pieces
+            .iter()
+            .map(|piece| &piece["meta_info"]["cached_tokens"])
+            .collect(),
+    ];
+    for counts in cached {
+        assert!(
+            counts.len() > 1 && counts[0].as_u64() >= Some(64),
+            "{counts:?}"
+        );
+        assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+    }
+}
+
+fn answer_of(server: &Server, body: &Value) -> Value {
+    server.post(MESSAGES, body).ok()["usage"].clone()
+}
+
+#[test]
+fn fields_of_other_apis_are_refused_by_the_names_they_have_here() {
+    let server = Server::shared();
+    for (extra, name, here) in [
+        (json!({"stop": "a"}), "'stop'", "'stop_sequences'"),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "'response_format'",
+            "'output_config.format'",
+        ),
+        (json!({"logprobs": true}), "'logprobs'", "nothing here"),
+    ] {
+        for path in [MESSAGES, COUNT] {
+            let reply = server.post(path, &with(ask("Hi"), extra.clone()));
+            assert_eq!(reply.status, 400, "{}", reply.text);
+            let error = reply.json()["error"].clone();
+            assert_eq!(error["type"], "invalid_request_error");
+            let message = error["message"].as_str().unwrap();
+            assert!(
+                message.contains(name) && message.contains(here),
+                "{message}"
+            );
+        }
+    }
+}

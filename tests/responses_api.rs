@@ -29,6 +29,46 @@ fn tools() -> Value {
     json!([{"type": "web_search"}, weather(), timer])
 }
 
+#[test]
+fn fields_of_the_other_api_are_refused_by_the_names_they_have_here() {
+    let server = Server::shared();
+    let format = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": {}}});
+    for (extra, param, here) in [
+        (
+            json!({"max_tokens": 5}),
+            "max_tokens",
+            "'max_output_tokens'",
+        ),
+        (
+            json!({"max_completion_tokens": 5}),
+            "max_completion_tokens",
+            "'max_output_tokens'",
+        ),
+        (
+            json!({"response_format": format}),
+            "response_format",
+            "'text.format'",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "a"}]}),
+            "messages",
+            "'input'",
+        ),
+        (json!({"guided_json": {}}), "guided_json", "not supported"),
+        (json!({"n": 2}), "n", "nothing here"),
+    ] {
+        for path in [RESPONSES, "/v1/responses/input_tokens"] {
+            let reply = server.post(path, &with(ask("Hi"), extra.clone()));
+            let code = Some("unsupported_parameter");
+            let message = reply.refused(400, "invalid_request_error", code, Some(param));
+            assert!(message.contains(here), "{message}");
+        }
+    }
+    let harmless = json!({"response_format": {"type": "text"}, "n": 1, "max_tokens": null,
+        "max_output_tokens": 1, "never_heard_of": 1});
+    server.post(RESPONSES, &with(ask("Hi"), harmless)).ok();
+}
+
 /// Names of the events without `response.`, runs of deltas as one.
 fn names(events: &[Value]) -> Vec<&str> {
     let mut names: Vec<_> = events

@@ -208,10 +208,16 @@ const TESTS: &[(u32, &str, &[&str])] = &[
         &[
             "numbers_agree_with_answers",
             "numbers_agree_with_each_other",
+            "every_sequence_is_in_every_histogram_once",
             "positions_fall",
         ],
     ),
     (13, "tests/http_lifecycle.rs", &["counters_add_up"]),
+    (
+        13,
+        "tests/broken_model.rs",
+        &["a_request_that_breaks_is_not_to_be_sent_again"],
+    ),
     (
         14,
         "tests/http_openapi.rs",

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::auto::PhiAverage;
 use crate::constraint::{Checked, Guarded};
-use crate::{Finish, FinishReason, Request, RequestStats, StepRecord};
+use crate::{Finish, FinishReason, Request, RequestStats, Started, StepRecord};
 use model::{Emitted, StepSequence};
 
 /// Output, counters and times of a request since its first admission.
@@ -41,6 +41,14 @@ impl History {
             prefill_began: None,
             first_token: None,
             last_token: None,
+        }
+    }
+
+    /// The report of the first admission, which is now.
+    pub(crate) fn started(&self) -> Started {
+        Started {
+            cached_tokens: self.cached,
+            queue_ms: self.submitted.elapsed().as_secs_f64() * 1e3,
         }
     }
 

@@ -50,8 +50,8 @@ pub use model::{
 pub use ops::DeviceMemory;
 pub use prefix_cache::CacheStats;
 pub use request::{
-    Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, StepOutput, StepRecord,
-    TokenUpdate,
+    Finish, FinishReason, Request, RequestId, RequestStats, RequestUpdate, Started, StepOutput,
+    StepRecord, TokenUpdate,
 };
 pub use shape::name as shape_name;
 pub use start::{CheckOutput, Engine, StepOutputs, check};

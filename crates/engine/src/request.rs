@@ -62,6 +62,8 @@ pub struct StepOutput {
 pub struct RequestUpdate {
     /// Which.
     pub id: RequestId,
+    /// Present once, with its first slot; never for a request that ends before it has one.
+    pub started: Option<Started>,
     /// Log-probabilities of prompt tokens 1, 2, ... as far as they are known now.
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// New output tokens in order.
@@ -70,6 +72,15 @@ pub struct RequestUpdate {
     pub trace: Option<StepTrace>,
     /// Present exactly once per request, in its last update.
     pub finish: Option<Finish>,
+}
+
+/// A request has left the queue for the first time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Started {
+    /// Tokens of its prompt that come from the prefix cache: fewer than there are.
+    pub cached_tokens: usize,
+    /// Since its submission.
+    pub queue_ms: f64,
 }
 
 /// One output token.

@@ -26,6 +26,7 @@ use crate::shared::{Failure, Shared};
 use crate::state_pool::StatePool;
 use crate::step_plan::StepLimits;
 use crate::step_runner::StepRunner;
+use crate::timing_table::shown;
 use crate::warm_up::{WarmUp, warm_up};
 use crate::{FailureCause, FinishReason, Phase, RequestUpdate, StepOutput};
 
@@ -109,7 +110,7 @@ fn prepare<R: StepRunner>(
     };
     let table = warm_up(&mut runner, plan, || shared.beat())?;
     for (name, ms) in table.lines() {
-        tracing::info!(shape = name, ms, "timed a step");
+        tracing::info!(shape = name, ms = shown(ms), "timed a step");
     }
     shared.set_step_times(table.lines());
     let timed = table

@@ -92,9 +92,21 @@ impl TimingTable {
     }
 }
 
+/// A time for people: two decimals.
+pub(crate) fn shown(ms: f64) -> f64 {
+    (ms * 100.0).round() / 100.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_get_two_decimals() {
+        for (ms, text) in [(2.004_9, "2"), (1.234_567, "1.23"), (0.1 + 0.2, "0.3")] {
+            assert_eq!(shown(ms).to_string(), text);
+        }
+    }
 
     #[test]
     fn rows_between_two_shapes_take_a_time_between_theirs() {

@@ -25,11 +25,15 @@ struct Totals {
     answer_id: Option<String>,
     prompt_tokens: Option<usize>,
     cached_tokens: usize,
-    output_tokens: Option<usize>,
+    output_tokens: usize,
     /// Of the first sequence that ended, unless another one ended differently.
     finish_reason: Option<&'static str>,
     first_token_ms: Option<f64>,
-    stats: RequestStats,
+    queue_ms: Option<f64>,
+    /// Of the sequences of which the engine has reported, if any.
+    passes: Option<RequestStats>,
+    /// Of the error that ended a stream.
+    code: Option<&'static str>,
 }
 
 impl GenerationRecord {
@@ -43,29 +47,62 @@ impl GenerationRecord {
         self.totals().prompt_tokens = Some(tokens);
     }
 
-    /// Of these, the ones that came from the prefix cache.
-    pub(crate) fn cached(&self, tokens: usize) {
-        self.totals().cached_tokens = tokens;
+    /// A sequence has left the queue; `cached` tokens of all prompts came from the prefix cache.
+    pub(crate) fn started(&self, cached: usize, queue_ms: f64) {
+        let mut totals = self.totals();
+        totals.cached_tokens = cached;
+        totals.queued(queue_ms);
     }
 
-    /// A sequence has ended.
-    pub(crate) fn sequence(&self, outcome: &Outcome, first_token_ms: Option<f64>) {
+    /// The first token came.
+    pub(crate) fn first_token(&self, ms: f64) {
+        self.totals().first_token_ms = Some(ms);
+    }
+
+    /// Output tokens of all sequences so far.
+    pub(crate) fn output(&self, tokens: usize) {
+        self.totals().output_tokens = tokens;
+    }
+
+    /// A sequence has ended, and the engine has said how.
+    pub(crate) fn sequence(&self, outcome: &Outcome) {
         let mut totals = self.totals();
-        *totals.output_tokens.get_or_insert(0) += outcome.completion_tokens;
-        let reason = outcome.finish_reason();
-        totals.finish_reason = match totals.finish_reason {
-            Some(other) if other != reason => Some("several"),
-            _ => Some(reason),
-        };
-        totals.first_token_ms = first_token_ms;
-        let (sum, stats) = (&mut totals.stats, &outcome.stats);
+        totals.ended(outcome.finish_reason());
+        let stats = &outcome.stats;
+        totals.queued(stats.queue_ms);
+        let sum = totals.passes.get_or_insert_default();
         sum.steps += stats.steps;
         sum.accepted += stats.accepted;
-        sum.queue_ms = sum.queue_ms.max(stats.queue_ms);
+    }
+
+    /// A sequence was given up.
+    pub(crate) fn cut(&self, reason: &'static str, queue_ms: f64) {
+        let mut totals = self.totals();
+        totals.ended(reason);
+        totals.queued(queue_ms);
+    }
+
+    /// An error ended a stream whose status was sent long ago.
+    pub(crate) fn failed(&self, code: Option<&'static str>) {
+        self.totals().code = code;
     }
 
     fn totals(&self) -> MutexGuard<'_, Totals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Totals {
+    fn ended(&mut self, reason: &'static str) {
+        self.finish_reason = match self.finish_reason {
+            Some(other) if other != reason => Some("several"),
+            _ => Some(reason),
+        };
+    }
+
+    /// The longest time counts.
+    fn queued(&mut self, ms: f64) {
+        self.queue_ms = Some(self.queue_ms.unwrap_or_default().max(ms));
     }
 }
 
@@ -126,10 +163,14 @@ impl Drop for AccessLine {
     fn drop(&mut self) {
         let totals = self.record.totals().clone();
         let (status, code) = match (self.complete, self.answer) {
-            (true, Some((status, code))) => (status.as_u16(), code),
+            (true, Some((status, code))) => (status.as_u16(), code.or(totals.code)),
             _ => (CLIENT_GONE, None),
         };
-        let worked = totals.output_tokens.is_some();
+        let generates = totals.prompt_tokens.is_some();
+        // Whoever works may not have noticed yet that the client is gone.
+        let gone = generates && status == CLIENT_GONE;
+        let finish_reason = totals.finish_reason.or(gone.then_some("abort"));
+        let passes = totals.passes.as_ref();
         tracing::info!(
             request_id = self.request_id,
             completion_id = totals.answer_id,
@@ -138,13 +179,13 @@ impl Drop for AccessLine {
             status,
             code,
             prompt_tokens = totals.prompt_tokens,
-            cached_tokens = totals.prompt_tokens.map(|_| totals.cached_tokens),
-            output_tokens = totals.output_tokens,
-            finish_reason = totals.finish_reason,
-            queue_ms = worked.then_some(totals.stats.queue_ms).map(rounded),
+            cached_tokens = generates.then_some(totals.cached_tokens),
+            output_tokens = generates.then_some(totals.output_tokens),
+            finish_reason,
+            queue_ms = totals.queue_ms.map(rounded),
             ttft_ms = totals.first_token_ms.map(rounded),
             total_ms = rounded(self.began.elapsed().as_secs_f64() * 1e3),
-            accept_length = worked.then(|| rounded(totals.stats.mean_acceptance_length())),
+            accept_length = passes.map(|sum| rounded(sum.mean_acceptance_length())),
             client = self.peer.map(|peer| peer.ip().to_string()),
             "answered"
         );

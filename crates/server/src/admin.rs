@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
-use serde_json::{Value, json};
+use axum::{Extension, Json};
+use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::app::App;
-use crate::body;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::ids::RID_LENGTH_MAX;
+use crate::trace::RequestId;
 
 /// How often a server that should become idle is looked at.
 const POLL: Duration = Duration::from_millis(20);
@@ -76,30 +76,47 @@ fn wait(query: &HashMap<String, String>) -> Result<Duration, ApiError> {
 /// Ends the requests of a name, or all.
 pub(crate) async fn abort_request(
     State(app): State<Arc<App>>,
+    Extension(RequestId(request_id)): Extension<RequestId>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let limits = &app.config.limits;
-    let bytes = body::read(&headers, body, limits.body_bytes_max, limits.body_timeout).await?;
-    let object = body::object(&bytes)?;
-    let fields = Fields::root(&object);
+    let name = app.receive(&request_id, &headers, body, |_, body| named(body));
+    let name = name.await?;
+    let aborted = match &name {
+        None => app.active.abort_all(&app.engine),
+        Some(name) => app.active.abort(&app.engine, name),
+    };
+    tracing::info!(aborted, all = name.is_none(), "aborted on request");
+    Ok(Json(json!({"aborted": aborted})))
+}
+
+/// The name of the requests to end; `None`: all of them.
+fn named(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
+    let fields = Fields::root(body);
     let all = fields.boolean("abort_all")?.unwrap_or(false);
     let name = fields.text("rid", RID_LENGTH_MAX)?;
-    let aborted = match (all, name) {
-        (true, _) => app.active.abort_all(&app.engine),
-        (false, Some(name)) => app.active.abort(&app.engine, name),
-        (false, None) => {
-            fields.required("rid")?;
-            0
-        }
-    };
-    tracing::info!(aborted, all, "aborted on request");
-    Ok(Json(json!({"aborted": aborted})))
+    if all {
+        return Ok(None);
+    }
+    fields.required("rid")?;
+    Ok(name.map(str::to_owned))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_or_all() {
+        let read = |body: Value| named(body.as_object().unwrap()).map_err(|error| error.param);
+        assert_eq!(read(json!({"rid": "a"})), Ok(Some("a".to_owned())));
+        assert_eq!(read(json!({"rid": "a", "abort_all": true})), Ok(None));
+        for body in [json!({}), json!({"rid": null, "abort_all": false})] {
+            assert_eq!(read(body), Err(Some("rid".to_owned())));
+        }
+        let wrong = read(json!({"rid": "a", "abort_all": 1}));
+        assert_eq!(wrong, Err(Some("abort_all".to_owned())));
+    }
 
     #[test]
     fn waits_have_bounds() {

@@ -178,6 +178,18 @@ impl ApiError {
         }
     }
 
+    /// 500; somebody ended the request, who would not want it to be sent again.
+    pub fn aborted() -> Self {
+        ApiError {
+            kind: ErrorType::Server,
+            ..Self::request(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "aborted",
+                "The request was ended by an administrator of the server.",
+            )
+        }
+    }
+
     /// The prompt is longer than a sequence can be; clients match on the text.
     pub fn context_length(context: usize, prompt: usize, param: &str) -> Self {
         let message = format!(

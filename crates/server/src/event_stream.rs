@@ -158,6 +158,7 @@ impl Writer {
                     false
                 }
                 Some(Err(error)) => {
+                    group.record().failed(error.code);
                     format.failed(&error, &group, &mut chunks);
                     true
                 }

@@ -115,19 +115,31 @@ pub(crate) const HONOURED: &[&str] = &[
 /// Refuses what cannot be honoured, counts what is ignored.
 pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<(), ApiError> {
     for name in fields.names() {
-        // `false` asks for nothing.
-        if REFUSED.contains(&name) && fields.get(name) != Some(&Value::Bool(false)) {
-            return Err(unsupported(name));
+        if REFUSED.contains(&name) {
+            refuse(fields, name)?;
         }
         if IGNORED.contains(&name) {
             metrics.count_ignored(name);
-        } else if strict && !HONOURED.contains(&name) {
-            let name = shorten(name);
-            let message = format!("Unknown parameter: '{name}'.");
-            return Err(ApiError::invalid("unsupported_parameter", name, message));
+        } else if strict && !HONOURED.contains(&name) && !REFUSED.contains(&name) {
+            return Err(unknown(name));
         }
     }
     values(fields)
+}
+
+/// Refuses one of [`REFUSED`] unless it is `false`, which asks for nothing.
+pub(crate) fn refuse(fields: &Fields, name: &str) -> Result<(), ApiError> {
+    match fields.get(name) {
+        None | Some(Value::Bool(false)) => Ok(()),
+        Some(_) => Err(unsupported(name)),
+    }
+}
+
+/// What strict servers say of a field at this path.
+pub(crate) fn unknown(path: &str) -> ApiError {
+    let path = shorten(path);
+    let message = format!("Unknown parameter: '{path}'.");
+    ApiError::invalid("unsupported_parameter", path, message)
 }
 
 /// Characters of `rid` and of `cache_salt` at most.

@@ -44,6 +44,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// An object found at `path`.
+    pub fn nested(map: &'a Map<String, Value>, path: impl Into<String>) -> Self {
+        Fields {
+            map,
+            path: path.into(),
+        }
+    }
+
     /// `value` as an object found at `path`.
     pub fn of(value: &'a Value, path: impl Into<String>) -> Result<Self, ApiError> {
         let path = path.into();

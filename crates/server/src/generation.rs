@@ -185,6 +185,7 @@ mod tests {
         let token = |&id: &u32| TokenUpdate { id, logprob: None };
         RequestUpdate {
             id: RequestId(1),
+            started: None,
             prompt_logprobs: Vec::new(),
             tokens: ids.iter().map(token).collect(),
             trace: None,

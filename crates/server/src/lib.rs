@@ -17,6 +17,7 @@ pub mod error;
 mod event_stream;
 mod field_rules;
 pub mod fields;
+mod foreign_fields;
 mod generate;
 mod generation;
 pub mod grammar;

@@ -75,7 +75,7 @@ pub(crate) async fn create(
             "a request without an answer",
         ));
     };
-    let whole = whole(&style, answer, &group);
+    let whole = whole(&style, answer, &group)?;
     Ok(answer::respond(whole, &group))
 }
 

@@ -4,6 +4,7 @@
 //! either kind work.
 
 mod families;
+pub(crate) mod openmetrics;
 mod process;
 mod registry;
 mod report;
@@ -56,6 +57,27 @@ pub(crate) enum Ending {
     Abort,
     /// The engine failed.
     Error,
+}
+
+impl Ending {
+    /// `finished_reason`.
+    pub(crate) fn name(self) -> &'static str {
+        let known = ENDINGS.iter().find(|(known, _)| *known == self);
+        known.map_or("error", |(_, name)| name)
+    }
+}
+
+/// How long a sequence took, in seconds, and what it gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SequenceTimes {
+    /// Since its request.
+    pub(crate) all: f64,
+    /// In the queue.
+    pub(crate) queue: f64,
+    /// From its slot to its first token and from there to the last; `None` without a first token.
+    pub(crate) spans: Option<(f64, f64)>,
+    /// Output tokens that count.
+    pub(crate) tokens: usize,
 }
 
 const ENDINGS: [(Ending, &str); 5] = [
@@ -178,19 +200,26 @@ impl Metrics {
             .observe(seconds / tokens.max(1) as f64, tokens);
     }
 
-    /// A sequence ended as it should, after `seconds` in all.
-    pub(crate) fn observe_request(&self, outcome: &Outcome, seconds: f64) {
-        let (stats, tokens) = (&outcome.stats, outcome.completion_tokens);
-        self.end_to_end.observe(seconds, 1);
-        self.queue.observe(stats.queue_ms / 1e3, 1);
-        self.prefill.observe(stats.prefill_ms / 1e3, 1);
-        self.decode.observe(stats.decode_ms / 1e3, 1);
-        self.output_size.observe(tokens as f64, 1);
-        if tokens > 1 {
-            let mean = stats.decode_ms / 1e3 / (tokens - 1) as f64;
-            self.per_token.observe(mean, 1);
+    /// A sequence ended in any way.
+    pub(crate) fn observe_sequence(&self, times: &SequenceTimes) {
+        self.end_to_end.observe(times.all, 1);
+        self.queue.observe(times.queue, 1);
+        self.output_size.observe(times.tokens as f64, 1);
+        let Some((prefill, decode)) = times.spans else {
+            return;
+        };
+        self.prefill.observe(prefill, 1);
+        self.decode.observe(decode, 1);
+        if times.tokens > 1 {
+            self.per_token
+                .observe(decode / (times.tokens - 1) as f64, 1);
         }
-        for (accepted, &steps) in stats.acceptance_histogram.iter().enumerate() {
+    }
+
+    /// The verify passes of a sequence of which the engine has reported.
+    pub(crate) fn observe_passes(&self, outcome: &Outcome) {
+        let histogram = &outcome.stats.acceptance_histogram;
+        for (accepted, &steps) in histogram.iter().enumerate() {
             if steps > 0 {
                 self.accept_length.observe(accepted as f64 + 1.0, steps);
             }

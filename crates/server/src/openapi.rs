@@ -101,6 +101,9 @@ fn operation(route: &Route, path: &str, method: &str, keyed: bool) -> Value {
     if query.iter().any(|(name, _)| *name == "format") {
         contents["text/plain"] = json!({});
     }
+    if path == "/metrics" {
+        contents["application/openmetrics-text"] = json!({});
+    }
     let error = json!({"application/json": {"schema": schema::reference(error)}});
     let mut object = json!({
         "operationId": format!("{method}{}", path.replace(['/', '{', '}', '-', '.'], "_")),

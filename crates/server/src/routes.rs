@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::handler::Handler;
-use axum::http::header::{ACCESS_CONTROL_ALLOW_METHODS, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::header::{ACCESS_CONTROL_ALLOW_METHODS, CONTENT_LENGTH, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -19,6 +19,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::keys::{self, AdminKeys, Keys};
+use crate::metrics::openmetrics;
 use crate::openapi::{self, Operation, operation};
 use crate::serve::{ServeConfig, ServeError};
 use crate::trace::trace;
@@ -261,15 +262,15 @@ pub(crate) fn router(app: Arc<App>) -> Result<Router, ServeError> {
     Ok(router.layer(trace).with_state(app))
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Response {
+async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let stats = app.engine.stats();
     let status = app.engine.status();
     let text = app.metrics.report(app.engine.info(), &stats, &status);
-    (
-        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        text,
-    )
-        .into_response()
+    let (kind, text) = match openmetrics::is_wanted(&headers) {
+        true => (openmetrics::CONTENT_TYPE, openmetrics::of(&text)),
+        false => ("text/plain; version=0.0.4; charset=utf-8", text),
+    };
+    ([(CONTENT_TYPE, kind), (VARY, "accept")], text).into_response()
 }
 
 /// The layer in front answers a page that asks whether it may ask with 200 and without a word.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{EngineHandle, Request, RequestId, RequestStats, StepTrace, TokenLogprob};
+use engine::{
+    EngineHandle, Request, RequestId, RequestStats, RequestUpdate, Started, StepTrace, TokenLogprob,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::access_log::GenerationRecord;
@@ -11,7 +13,7 @@ use crate::active_requests::Registration;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::generation::{Generation, Interruption, Outcome, Progress};
-use crate::metrics::{Ending, Metrics};
+use crate::metrics::{Ending, Metrics, SequenceTimes};
 use crate::queue_wait::wait_ms;
 use crate::text_stream::{Delta, TextOptions, TextStream};
 use crate::updates::Numbered;
@@ -47,7 +49,7 @@ pub(crate) struct News {
 pub(crate) struct TokenCounts {
     /// Every prompt once.
     pub(crate) prompt: usize,
-    /// Of these, the ones that no sequence computed; 0 until one has ended.
+    /// Of these, the ones that no sequence computed; 0 until one has a slot.
     pub(crate) cached: usize,
     /// Output of all sequences.
     pub(crate) completion: usize,
@@ -60,10 +62,10 @@ struct Member {
     id: RequestId,
     generation: Generation,
     prompt_tokens: usize,
-    /// Known from its end on.
-    cached_tokens: Option<usize>,
-    /// When its last tokens came.
-    last: Option<Instant>,
+    /// Once it has had a slot.
+    started: Option<Started>,
+    /// When its first and its last tokens came.
+    span: Option<(Instant, Instant)>,
     open: bool,
 }
 
@@ -136,8 +138,8 @@ impl SequenceGroup {
                 id,
                 generation: Generation::new(TextStream::new(vocabulary, text)),
                 prompt_tokens: tokens,
-                cached_tokens: None,
-                last: None,
+                started: None,
+                span: None,
                 open: true,
             });
         }
@@ -159,9 +161,10 @@ impl SequenceGroup {
         self.record.clone()
     }
 
-    /// Prompt tokens of one sequence.
-    pub(crate) fn prompt_of(&self, choice: usize) -> usize {
-        self.members[choice].prompt_tokens
+    /// Prompt tokens of one sequence, and how many of them came from the prefix cache.
+    pub(crate) fn prompt_of(&self, choice: usize) -> (usize, usize) {
+        let member = &self.members[choice];
+        (member.prompt_tokens, member.cached().unwrap_or(0))
     }
 
     /// Since submission.
@@ -174,7 +177,7 @@ impl SequenceGroup {
         if !self.members.iter().any(|member| member.open) {
             return None;
         }
-        let (choice, mut update) = match self.receive().await {
+        let (choice, mut update) = match self.receive_news().await {
             Ok(update) => update,
             Err(error) => return Some(Err(error)),
         };
@@ -202,6 +205,7 @@ impl SequenceGroup {
                 None
             }
             Progress::Ended(Ok(outcome)) if outcome.aborted && !self.registration.is_aborted() => {
+                self.close(choice, &outcome);
                 self.close_all(Ending::Abort);
                 return Some(Err(ApiError::draining()));
             }
@@ -223,6 +227,27 @@ impl SequenceGroup {
             }),
             outcome,
         }))
+    }
+
+    /// The next update that a client could see something of.
+    async fn receive_news(&mut self) -> Result<Numbered, ApiError> {
+        loop {
+            let (choice, update) = self.receive().await?;
+            self.note_start(choice, &update);
+            if update.finish.is_some()
+                || !update.tokens.is_empty()
+                || !update.prompt_logprobs.is_empty()
+            {
+                return Ok((choice, update));
+            }
+        }
+    }
+
+    fn note_start(&mut self, choice: usize, update: &RequestUpdate) {
+        if let Some(started) = update.started {
+            self.members[choice].started = Some(started);
+            self.record.started(self.counts().cached, started.queue_ms);
+        }
     }
 
     /// The engine's next word, as long as the limits of time allow to wait for it.
@@ -254,7 +279,7 @@ impl SequenceGroup {
     pub(crate) fn counts(&self) -> TokenCounts {
         let mut counts = TokenCounts {
             prompt: self.prompt_tokens,
-            cached: cached(self.members.iter().map(|m| m.cached_tokens), self.choices),
+            cached: cached(self.members.iter().map(Member::cached), self.choices),
             ..TokenCounts::default()
         };
         for member in &self.members {
@@ -284,16 +309,20 @@ impl SequenceGroup {
             return;
         }
         self.metrics.count_output(tokens);
+        self.record.output(self.counts().completion);
         let now = Instant::now();
-        match self.members[choice].last.replace(now) {
-            Some(last) => {
-                let seconds = (now - last).as_secs_f64();
+        match &mut self.members[choice].span {
+            Some((_, last)) => {
+                let seconds = (now - *last).as_secs_f64();
+                *last = now;
                 self.metrics.observe_step(tokens, seconds);
             }
-            None => {
+            span @ None => {
+                *span = Some((now, now));
                 let seconds = (now - self.started).as_secs_f64();
                 self.metrics.observe_first_token(seconds);
-                self.first_token_ms.get_or_insert(seconds * 1e3);
+                let ms = *self.first_token_ms.get_or_insert(seconds * 1e3);
+                self.record.first_token(ms);
             }
         }
     }
@@ -301,7 +330,6 @@ impl SequenceGroup {
     fn close(&mut self, choice: usize, outcome: &Outcome) {
         let member = &mut self.members[choice];
         member.open = false;
-        member.cached_tokens = Some(outcome.cached_tokens);
         self.registration.remove(member.id);
         let ending = match (&outcome.matched, outcome.aborted) {
             (_, true) => Ending::Abort,
@@ -310,14 +338,20 @@ impl SequenceGroup {
             (None, false) => Ending::Length,
         };
         self.metrics.count_ending(ending);
-        let seconds = self.started.elapsed().as_secs_f64();
-        let tokens = outcome.completion_tokens;
-        if !outcome.aborted {
-            self.metrics.observe_request(outcome, seconds);
-        }
+        let (stats, tokens) = (&outcome.stats, outcome.completion_tokens);
+        // A prompt that is only scored has no token; an abort may have come before the first.
+        let spans = (tokens > 0 || !outcome.aborted)
+            .then_some((stats.prefill_ms / 1e3, stats.decode_ms / 1e3));
+        self.metrics.observe_sequence(&SequenceTimes {
+            all: self.started.elapsed().as_secs_f64(),
+            queue: stats.queue_ms / 1e3,
+            spans,
+            tokens,
+        });
+        self.metrics.observe_passes(outcome);
         self.finished.push((tokens, outcome.stats.clone()));
-        self.record.sequence(outcome, self.first_token_ms);
-        self.record.cached(self.counts().cached);
+        self.record.output(self.counts().completion);
+        self.record.sequence(outcome);
     }
 
     fn interrupt(&mut self, interruption: Interruption) -> ApiError {
@@ -338,12 +372,43 @@ impl SequenceGroup {
         }
     }
 
+    /// Ends what has not ended; the engine's own reports come too late to be waited for.
     fn close_all(&mut self, ending: Ending) {
+        // What came and was not looked at may say that a sequence has started.
+        while let Ok((choice, update)) = self.updates.try_recv() {
+            self.note_start(choice, &update);
+        }
         for member in self.members.iter_mut().filter(|member| member.open) {
             member.open = false;
             self.engine.abort(member.id);
             self.registration.remove(member.id);
             self.metrics.count_ending(ending);
+            let times = member.times(self.started);
+            self.record.cut(ending.name(), times.queue * 1e3);
+            self.metrics.observe_sequence(&times);
+        }
+    }
+}
+
+impl Member {
+    /// Prompt tokens that came from the prefix cache, as far as that is known.
+    fn cached(&self) -> Option<usize> {
+        self.started.map(|started| started.cached_tokens)
+    }
+
+    /// Of a sequence that was submitted `then` and ends now, as seen from here.
+    fn times(&self, then: Instant) -> SequenceTimes {
+        let all = then.elapsed().as_secs_f64();
+        let queue = self.started.map_or(all, |started| started.queue_ms / 1e3);
+        let spans = self.span.map(|(first, last)| {
+            let prefill = (first - then).as_secs_f64() - queue;
+            (prefill.max(0.0), (last - first).as_secs_f64())
+        });
+        SequenceTimes {
+            all,
+            queue,
+            spans,
+            tokens: self.generation.kept(),
         }
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod marks;
 mod reasoning;
 #[cfg(test)]
 mod tests;
+mod thoughts;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use engine::{TokenLogprob, TokenUpdate};
 use crate::tool_calls::{Body, End, ToolSet};
 use crate::vocabulary::Vocabulary;
 use held_tokens::HeldTokens;
+use thoughts::Thoughts;
 
 /// What became final.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +61,11 @@ pub enum Event {
 pub enum Split {
     /// Not at all: everything is content, marks included.
     Off,
+    /// As in [`Split::Off`], but it is counted.
+    Joined {
+        /// Whether the prompt ends inside an open reasoning block.
+        in_reasoning: bool,
+    },
     /// The prompt ends inside an open reasoning block.
     StartsInReasoning,
     /// The prompt ends outside of one.
@@ -154,6 +161,8 @@ pub struct TextStream {
     kept: usize,
     /// Tokens up to the one that closed the reasoning.
     reasoning: Option<usize>,
+    /// Where it is counted but not told apart.
+    thoughts: Option<Thoughts>,
     /// What ended the output.
     matched: Option<Matched>,
     /// The call that is being read.
@@ -168,11 +177,12 @@ impl TextStream {
     /// An empty output.
     pub fn new(vocabulary: Arc<Vocabulary>, options: TextOptions) -> Self {
         let state = match options.split {
-            Split::Off => State::Content,
+            Split::Off | Split::Joined { .. } => State::Content,
             Split::StartsInReasoning => State::ReasoningStart { mark: true },
             Split::StartsInContent => State::OutputStart,
         };
         TextStream {
+            thoughts: Thoughts::of(&vocabulary, &options),
             vocabulary,
             options,
             state,
@@ -196,6 +206,9 @@ impl TextStream {
 
     /// Tokens of the reasoning, its closing mark included.
     pub fn reasoning_tokens(&self) -> usize {
+        if let Some(thoughts) = &self.thoughts {
+            return thoughts.tokens().min(self.kept);
+        }
         match self.state {
             State::ReasoningStart { .. } | State::Reasoning => self.kept,
             _ => self.reasoning.unwrap_or(0),
@@ -220,6 +233,9 @@ impl TextStream {
             self.state != State::Ended,
             "no token follows the end of the output"
         );
+        if let Some(thoughts) = &mut self.thoughts {
+            thoughts.push(token.id);
+        }
         let special = self.options.skip_special && self.vocabulary.is_special(token.id);
         let chosen = self.options.stop_ids.contains(&token.id);
         if chosen || self.options.end_ids.contains(&token.id) {

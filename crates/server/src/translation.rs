@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
+use crate::field_rules;
 use crate::fields::Fields;
+use crate::foreign_fields::{self, Foreign};
 use crate::metrics::Metrics;
 
 /// Tools of one request at most, those that are skipped included.
@@ -94,21 +96,35 @@ fn tool_place(param: &str) -> Option<(usize, &str)> {
     Some((index.parse().ok()?, rest))
 }
 
-/// Counts fields without effect; a strict server refuses those that nobody knows.
+/// The names of an API's fields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    /// They mean something, as do [`EXTENSIONS`].
+    pub(crate) honoured: &'static [&'static str],
+    /// Hints without any effect.
+    pub(crate) ignored: &'static [&'static str],
+    /// Of other APIs.
+    pub(crate) foreign: &'static [Foreign],
+}
+
+/// Counts fields without effect, and refuses what would change the answer and cannot be honoured; a
+/// strict server refuses those that nobody knows, too.
 pub(crate) fn check_names(
     fields: &Fields,
-    honoured: &[&str],
-    ignored: &[&str],
+    known: &Names,
     strict: bool,
     metrics: &Metrics,
 ) -> Result<(), ApiError> {
+    foreign_fields::refuse(fields, known.foreign)?;
     for name in fields.names() {
-        if ignored.contains(&name) {
+        if known.ignored.contains(&name) {
             metrics.count_ignored(name);
-        } else if strict && !honoured.contains(&name) && !EXTENSIONS.contains(&name) {
-            let name = crate::error::shorten(name);
-            let message = format!("Unknown parameter: '{name}'.");
-            return Err(ApiError::invalid("unsupported_parameter", name, message));
+        } else if known.honoured.contains(&name) || EXTENSIONS.contains(&name) {
+            continue;
+        } else if field_rules::REFUSED.contains(&name) {
+            field_rules::refuse(fields, name)?;
+        } else if strict && !known.foreign.iter().any(|(foreign, _)| *foreign == name) {
+            return Err(field_rules::unknown(&fields.path(name)));
         }
     }
     Ok(())
@@ -184,11 +200,40 @@ mod tests {
         let metrics = Metrics::new("m", &MetricsConfig::default());
         let body = json!({"a": 1, "b": 2, "seed": 3, "c": null});
         let fields = Fields::root(body.as_object().unwrap());
-        let check = |honoured: &[&str], strict| {
-            check_names(&fields, honoured, &["b"], strict, &metrics).map_err(|error| error.param)
+        let check = |honoured: &'static [&str], strict| {
+            let known = Names {
+                honoured,
+                ignored: &["b"],
+                foreign: &[],
+            };
+            check_names(&fields, &known, strict, &metrics).map_err(|error| error.param)
         };
         assert_eq!(check(&[], false), Ok(()));
         assert_eq!(check(&["a"], true), Ok(()));
         assert_eq!(check(&[], true), Err(Some("a".to_owned())));
+    }
+
+    #[test]
+    fn what_would_change_the_answer_is_refused() {
+        let metrics = Metrics::new("m", &MetricsConfig::default());
+        let known = Names {
+            honoured: &["regex"],
+            ignored: &[],
+            foreign: &[("far", Some("near"))],
+        };
+        for (body, refused) in [
+            (json!({"guided_json": {}}), Some("guided_json")),
+            (json!({"guided_json": false, "regex": "a"}), None),
+            (json!({"far": 1}), Some("far")),
+            (json!({"far": false}), None),
+        ] {
+            let fields = Fields::root(body.as_object().unwrap());
+            let error = check_names(&fields, &known, true, &metrics).err();
+            assert_eq!(
+                error.and_then(|error| error.param).as_deref(),
+                refused,
+                "{body}"
+            );
+        }
     }
 }

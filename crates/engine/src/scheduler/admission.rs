@@ -13,6 +13,8 @@ use crate::sequence::Sequence;
 pub(crate) struct Admission {
     /// Index in [`Scheduler::running`].
     pub(crate) index: usize,
+    /// Whether the request never had a slot before.
+    pub(crate) first: bool,
     /// Prompt tokens that the cache spared; 0 unless it is the first admission.
     pub(crate) spared: usize,
     /// Where it goes on from.
@@ -64,7 +66,8 @@ impl Scheduler {
         } = head;
         let cached = room.resumed.as_ref().map_or(0, |resumed| resumed.length);
         let prompt = request.prompt.len();
-        let spared = history.as_ref().map_or(cached, |_| 0);
+        let first = history.is_none();
+        let spared = if first { cached } else { 0 };
         let history = history.unwrap_or_else(|| {
             if let Some(cache) = &mut self.cache {
                 cache.count(prompt, cached);
@@ -82,6 +85,7 @@ impl Scheduler {
         self.running.push(sequence);
         Some(Admission {
             index: self.running.len() - 1,
+            first,
             spared,
             resumed: room.resumed,
         })

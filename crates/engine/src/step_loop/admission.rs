@@ -7,7 +7,7 @@ use crate::scheduler::Admission;
 use crate::step_runner::StepRunner;
 
 impl<R: StepRunner> StepLoop<R> {
-    /// Starts everyone who finds room.
+    /// Starts everyone who finds room, and says so before the calls that follow.
     pub(super) fn admit(&mut self) -> Result<(), ModelError> {
         while let Some(admission) = self.scheduler.admit() {
             {
@@ -18,7 +18,15 @@ impl<R: StepRunner> StepLoop<R> {
                 counters.stats.prompt_tokens += admission.spared as u64;
                 self.shared.uncount_waiting(sequence.request.prompt.len());
             }
+            if admission.first {
+                let sequence = &self.scheduler.running[admission.index];
+                let (id, started) = (sequence.id, sequence.history.started());
+                self.update(id).started = Some(started);
+            }
             self.start(admission)?;
+        }
+        if !self.updates.is_empty() {
+            self.flush(None);
         }
         Ok(())
     }

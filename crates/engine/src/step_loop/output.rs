@@ -15,6 +15,7 @@ impl<R: StepRunner> StepLoop<R> {
         let index = found.unwrap_or_else(|| {
             self.updates.push(RequestUpdate {
                 id,
+                started: None,
                 prompt_logprobs: Vec::new(),
                 tokens: Vec::new(),
                 trace: None,

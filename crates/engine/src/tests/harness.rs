@@ -201,6 +201,7 @@ impl Harness {
         for update in output.updates {
             let known = self.news.entry(update.id).or_insert_with(|| RequestUpdate {
                 id: update.id,
+                started: None,
                 prompt_logprobs: Vec::new(),
                 tokens: Vec::new(),
                 trace: None,
@@ -211,9 +212,17 @@ impl Harness {
                 let tokens = update.tokens.iter().map(|token| token.id);
                 assert!(trace.tokens().eq(tokens), "{trace:?}");
             }
+            if update.started.is_some() {
+                assert!(known.started.is_none() && known.tokens.is_empty());
+                known.started = update.started;
+            }
             known.tokens.extend(update.tokens);
             known.prompt_logprobs.extend(update.prompt_logprobs);
             known.finish = update.finish;
+            if let Some(finish) = &known.finish {
+                let cached = known.started.map_or(0, |started| started.cached_tokens);
+                assert_eq!(finish.cached_tokens, cached);
+            }
         }
     }
 

@@ -52,6 +52,23 @@ fn prompts_go_on_from_the_last_state_that_they_share() {
 }
 
 #[test]
+fn what_is_spared_is_told_before_the_prefill() {
+    let mut harness = Harness::start(&setup(false, 8, 0));
+    harness.run(request(300, 5, 1));
+    harness.gate.close();
+    let id = harness.submit(request(300, 5, 1));
+    harness.receive();
+    let news = &harness.news[&id];
+    let started = news.started.expect("it has a slot");
+    assert_eq!(started.cached_tokens, 256);
+    assert!(news.tokens.is_empty() && news.finish.is_none());
+    harness.gate.open();
+    let finish = harness.await_end(id);
+    assert!(finish.stats.queue_ms >= started.queue_ms);
+    harness.close();
+}
+
+#[test]
 fn the_end_of_a_turn_is_kept_and_so_is_a_fork() {
     let mut harness = Harness::start(&setup(false, 8, 0));
     let first = Request {

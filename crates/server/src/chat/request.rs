@@ -11,6 +11,7 @@ use crate::chat::tools::ToolOptions;
 use crate::error::{ApiError, shorten};
 use crate::field_rules;
 use crate::fields::{Fields, wrong_type};
+use crate::foreign_fields;
 use crate::grammar::Form;
 use crate::ids;
 use crate::messages;
@@ -79,6 +80,7 @@ impl ChatRequest {
         let fields = Fields::root(body);
         let rules = &app.config.rules;
         let model = app.model(&fields)?;
+        foreign_fields::refuse(&fields, foreign_fields::OPENAI)?;
         field_rules::check(&fields, rules.strict_fields, &app.metrics)?;
         let options = GenerationOptions::read(&fields, &app.files, rules)?;
         app.check_choices(options.choices)?;
@@ -111,7 +113,7 @@ impl ChatRequest {
         let in_reasoning = ends_in_reasoning(&text);
         let form = Form::read(&fields, forced, tools.is_some(), in_reasoning)?;
         let split = match (separate, in_reasoning) {
-            (false, _) => Split::Off,
+            (false, in_reasoning) => Split::Joined { in_reasoning },
             (true, true) => Split::StartsInReasoning,
             (true, false) => Split::StartsInContent,
         };

@@ -8,6 +8,7 @@ use crate::completions::response::{CompletionStyle, Echo};
 use crate::error::ApiError;
 use crate::field_rules;
 use crate::fields::{Fields, too_long, wrong_type};
+use crate::foreign_fields;
 use crate::grammar::Form;
 use crate::ids;
 use crate::sampling::{GenerationOptions, token_id};
@@ -50,6 +51,7 @@ impl CompletionRequest {
         let fields = Fields::root(body);
         let rules = &app.config.rules;
         let model = app.model(&fields)?;
+        foreign_fields::refuse(&fields, foreign_fields::OPENAI)?;
         field_rules::check(&fields, rules.strict_fields, &app.metrics)?;
         if fields
             .string("suffix")?

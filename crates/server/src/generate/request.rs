@@ -7,6 +7,7 @@ use crate::completions::{PROMPTS_MAX, token_ids};
 use crate::error::ApiError;
 use crate::field_rules;
 use crate::fields::{Fields, too_long, wrong_type};
+use crate::foreign_fields;
 use crate::generate::response::GenerateStyle;
 use crate::grammar::Form;
 use crate::ids;
@@ -76,6 +77,7 @@ impl GenerateRequest {
     pub(crate) fn read(app: &App, body: &Map<String, Value>) -> Result<Self, ApiError> {
         let fields = Fields::root(body);
         let rules = &app.config.rules;
+        foreign_fields::refuse(&fields, foreign_fields::GENERATE)?;
         field_rules::check(&fields, rules.strict_fields, &app.metrics)?;
         if fields.boolean("return_logprob")? == Some(true) {
             let message = "'return_logprob' is not supported here; use /v1/completions.";
@@ -87,7 +89,7 @@ impl GenerateRequest {
         }
         let given = match fields.get("sampling_params") {
             None => Map::new(),
-            Some(Value::Object(params)) => renamed(params)?,
+            Some(Value::Object(params)) => renamed(params, rules.strict_fields)?,
             Some(other) => return Err(wrong_type("sampling_params", "an object", other)),
         };
         let form = given.get("json_schema").map(schema).transpose()?;
@@ -230,19 +232,24 @@ fn lists(value: &Value, vocabulary: usize) -> Result<Prompts, ApiError> {
     }
 }
 
-/// The parameters under the names of the other paths. Names of those are nothing here.
-fn renamed(params: &Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+/// The parameters under the names of the other paths. Names of those are refused here, and by strict
+/// servers everything that nobody knows.
+fn renamed(params: &Map<String, Value>, strict: bool) -> Result<Map<String, Value>, ApiError> {
+    let fields = Fields::nested(params, "sampling_params");
+    foreign_fields::refuse(&fields, foreign_fields::SAMPLING_PARAMS)?;
     let mut renamed = Map::new();
     for (name, value) in params.iter().filter(|(_, value)| !value.is_null()) {
         if SAMPLING_REFUSED.contains(&name.as_str()) {
             let message = format!("The parameter '{name}' is not supported by this server.");
-            let path = format!("sampling_params.{name}");
+            let path = fields.path(name);
             return Err(ApiError::invalid("unsupported_parameter", path, message));
         }
         if SAMPLING_PARAMS.contains(&name.as_str()) {
             let other = NAMES.iter().find(|(here, _)| here == name);
             let name = other.map_or(name.as_str(), |(_, there)| there);
             renamed.insert(name.to_owned(), value.clone());
+        } else if strict {
+            return Err(field_rules::unknown(&fields.path(name)));
         }
     }
     Ok(renamed)
@@ -269,9 +276,9 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_other_server() {
-        let sent = json!({"max_new_tokens": 3, "sampling_seed": 1, "top_k": null, "max_tokens": 9,
-            "temperature": 0.5});
-        let renamed = renamed(sent.as_object().unwrap()).unwrap();
+        let sent = json!({"max_new_tokens": 3, "sampling_seed": 1, "top_k": null,
+            "temperature": 0.5, "max_tokens": null});
+        let renamed = renamed(sent.as_object().unwrap(), true).unwrap();
         let expected = json!({"max_tokens": 3, "seed": 1, "temperature": 0.5});
         assert_eq!(Value::Object(renamed), expected);
         let error = ApiError::invalid("c", "sampling_params.seed", "bad 'sampling_params.seed'");
@@ -286,9 +293,22 @@ mod tests {
     #[test]
     fn constraints_are_not_dropped_in_silence() {
         let sent = json!({"ebnf": "root ::= 'a'"});
-        let error = renamed(sent.as_object().unwrap()).unwrap_err();
+        let error = renamed(sent.as_object().unwrap(), false).unwrap_err();
         assert_eq!(error.code, Some("unsupported_parameter"));
-        assert!(renamed(json!({"regex": null}).as_object().unwrap()).is_ok());
+        assert!(renamed(json!({"regex": null}).as_object().unwrap(), true).is_ok());
+    }
+
+    #[test]
+    fn parameters_of_other_paths_are_refused_and_strict_servers_know_all_others() {
+        let read = |sent: Value, strict| {
+            renamed(sent.as_object().unwrap(), strict).map_err(|error| error.param.unwrap())
+        };
+        let foreign = "sampling_params.max_tokens".to_owned();
+        assert_eq!(read(json!({"max_tokens": 9}), false), Err(foreign));
+        let sent = json!({"never_heard_of": 1});
+        assert_eq!(read(sent.clone(), false), Ok(Map::new()));
+        let unknown = "sampling_params.never_heard_of".to_owned();
+        assert_eq!(read(sent, true), Err(unknown));
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl StreamFormat for GenerateStream {
                 ended(&self.style, outcome, ids, seconds)
             }
             None if grown => {
-                let prompt = (group.prompt_of(news.choice), 0);
+                let prompt = group.prompt_of(news.choice);
                 counts(&self.style, prompt, ids.len()).into()
             }
             None => return,

@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, shorten};
 use crate::fields::{Bounds, Fields};
+use crate::foreign_fields;
 use crate::messages_api::content;
 use crate::metrics::Metrics;
 use crate::sampling::RequestRules;
 use crate::translation::{
-    EXTENSIONS, TOOLS_MAX, Translation, check_names, function_tool, named_tool,
+    EXTENSIONS, Names, TOOLS_MAX, Translation, check_names, function_tool, named_tool,
 };
 
 /// Tokens that a budget for thinking has at least.
@@ -43,6 +44,12 @@ pub(crate) const IGNORED: &[&str] = &[
     "speed",
 ];
 
+const KNOWN: Names = Names {
+    honoured: HONOURED,
+    ignored: IGNORED,
+    foreign: foreign_fields::MESSAGES,
+};
+
 /// Where fields of the chat request come from.
 pub(super) const NAMES: &[(&str, &str)] = &[
     ("messages", "messages"),
@@ -68,7 +75,7 @@ pub(super) fn conversation(
     rules: &RequestRules,
     metrics: &Metrics,
 ) -> Result<(Translation, Thinking), ApiError> {
-    check_names(fields, HONOURED, IGNORED, rules.strict_fields, metrics)?;
+    check_names(fields, &KNOWN, rules.strict_fields, metrics)?;
     let mut chat = Translation::default();
     chat.keep(fields, &["model"]);
     chat.keep(fields, EXTENSIONS);

@@ -36,15 +36,19 @@ fn usage(counts: TokenCounts) -> Value {
     })
 }
 
-/// `stop_reason` and `stop_sequence`.
-fn stop(outcome: &Outcome) -> (&'static str, Value) {
+/// `stop_reason` and `stop_sequence`; an error where there is none. None of them says that somebody
+/// ended the request from outside, and a client must not take what there is for an answer.
+fn stop(outcome: &Outcome) -> Result<(&'static str, Value), ApiError> {
+    if outcome.aborted {
+        return Err(ApiError::aborted());
+    }
     let stop = matched_stop(outcome);
-    match outcome.finish_reason() {
+    Ok(match outcome.finish_reason() {
         "tool_calls" => ("tool_use", Value::Null),
         "length" => ("max_tokens", Value::Null),
         _ if stop.is_string() => ("stop_sequence", stop),
         _ => ("end_turn", Value::Null),
-    }
+    })
 }
 
 fn message(style: &Style, content: Vec<Value>, stop: (Value, Value), usage: Value) -> Value {
@@ -61,15 +65,20 @@ fn message(style: &Style, content: Vec<Value>, stop: (Value, Value), usage: Valu
 }
 
 /// The whole answer.
-pub(super) fn whole(style: &Style, answer: &Answer, group: &SequenceGroup) -> Value {
+pub(super) fn whole(
+    style: &Style,
+    answer: &Answer,
+    group: &SequenceGroup,
+) -> Result<Value, ApiError> {
     let mut blocks = Blocks::new(style.thinking);
     let mut unsent = Vec::new();
     for delta in &answer.deltas {
         blocks.take(&delta.event, &mut unsent);
     }
-    let (reason, sequence) = stop(&answer.outcome);
+    let (reason, sequence) = stop(&answer.outcome)?;
     let stop = (reason.into(), sequence);
-    message(style, blocks.content(), stop, usage(group.counts()))
+    let usage = usage(group.counts());
+    Ok(message(style, blocks.content(), stop, usage))
 }
 
 /// Events of a streamed answer.
@@ -77,13 +86,19 @@ pub(super) fn whole(style: &Style, answer: &Answer, group: &SequenceGroup) -> Va
 pub(super) struct MessageStream {
     style: Style,
     blocks: Blocks,
+    /// An error was the last event.
+    failed: bool,
 }
 
 impl MessageStream {
     /// Nothing sent yet.
     pub(super) fn new(style: Style) -> Self {
         let blocks = Blocks::new(style.thinking);
-        MessageStream { style, blocks }
+        MessageStream {
+            style,
+            blocks,
+            failed: false,
+        }
     }
 }
 
@@ -106,7 +121,14 @@ impl StreamFormat for MessageStream {
             return;
         };
         self.blocks.close(events);
-        let (reason, sequence) = stop(&outcome);
+        let (reason, sequence) = match stop(&outcome) {
+            Ok(stop) => stop,
+            Err(error) => {
+                self.failed = true;
+                events.push(error::object(&error));
+                return;
+            }
+        };
         events.push(json!({
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
@@ -115,7 +137,9 @@ impl StreamFormat for MessageStream {
     }
 
     fn end(&mut self, _group: &SequenceGroup, events: &mut Vec<Value>) {
-        events.push(json!({"type": "message_stop"}));
+        if !self.failed {
+            events.push(json!({"type": "message_stop"}));
+        }
     }
 
     fn failed(&mut self, error: &ApiError, _group: &SequenceGroup, events: &mut Vec<Value>) {
@@ -145,9 +169,9 @@ mod tests {
             (Some(Matched::EndOfTurn), 2, ("tool_use", Value::Null)),
             (None, 1, ("max_tokens", Value::Null)),
         ] {
-            let outcome = Outcome {
+            let outcome = |aborted| Outcome {
                 matched: matched.clone(),
-                aborted: false,
+                aborted,
                 prompt_tokens: 1,
                 cached_tokens: 0,
                 completion_tokens: 2,
@@ -158,7 +182,9 @@ mod tests {
                 stats: RequestStats::default(),
                 records: Vec::new(),
             };
-            assert_eq!(stop(&outcome), expected, "{matched:?} {calls}");
+            assert_eq!(stop(&outcome(false)), Ok(expected), "{matched:?} {calls}");
+            let error = stop(&outcome(true)).unwrap_err();
+            assert_eq!(error::object(&error)["error"]["type"], "api_error");
         }
     }
 

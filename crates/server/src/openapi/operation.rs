@@ -111,7 +111,7 @@ pub(crate) const HEALTH_GENERATE: Operation =
     ask("Whether tokens come out of the engine").says("Status");
 pub(crate) const METRICS: Operation = Operation {
     content: TEXT,
-    ..ask("Counters and histograms for Prometheus")
+    ..ask("Counters and histograms for Prometheus, as OpenMetrics where Accept prefers that")
 };
 pub(crate) const MODEL_INFO: Operation = ask("Facts about the model").says("Facts");
 pub(crate) const SERVER_INFO: Operation = ask("Flags, memory and speculation").says("Facts");

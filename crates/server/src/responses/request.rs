@@ -4,10 +4,11 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
+use crate::foreign_fields;
 use crate::metrics::Metrics;
 use crate::responses::{items, tools};
 use crate::sampling::RequestRules;
-use crate::translation::{EXTENSIONS, Translation, check_names};
+use crate::translation::{EXTENSIONS, Names, Translation, check_names};
 
 /// Alternatives per token at most.
 const TOP_LOGPROBS_MAX: i64 = 20;
@@ -52,6 +53,12 @@ pub(crate) const IGNORED: &[&str] = &[
     "max_tool_calls",
 ];
 
+const KNOWN: Names = Names {
+    honoured: HONOURED,
+    ignored: IGNORED,
+    foreign: foreign_fields::RESPONSES,
+};
+
 /// Where fields of the chat request come from.
 pub(super) const NAMES: &[(&str, &str)] = &[
     ("messages", "input"),
@@ -79,7 +86,7 @@ pub(super) fn translate(
     metrics: &Metrics,
 ) -> Result<Asked, ApiError> {
     refuse_state(fields)?;
-    check_names(fields, HONOURED, IGNORED, rules.strict_fields, metrics)?;
+    check_names(fields, &KNOWN, rules.strict_fields, metrics)?;
     let mut chat = Translation::default();
     chat.keep(fields, EXTENSIONS);
     let same = [

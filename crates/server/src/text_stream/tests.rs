@@ -234,6 +234,24 @@ fn cut_inside_the_reasoning_everything_is_reasoning() {
 }
 
 #[test]
+fn a_stop_string_in_joined_reasoning_ends_it() {
+    let joined = Split::Joined { in_reasoning: true };
+    let stopped = TextOptions {
+        stops: vec!["b".into()],
+        ..options(joined)
+    };
+    let result = run(&ids("aab</think>c"), stopped);
+    assert_eq!(
+        (result.content.as_str(), result.reasoning_tokens),
+        ("aa", 3)
+    );
+    let outside = Split::Joined {
+        in_reasoning: false,
+    };
+    assert_eq!(run(&ids("abc"), options(outside)).reasoning_tokens, 0);
+}
+
+#[test]
 fn stop_strings_act_on_content_only() {
     let mut with_stop = options(Split::StartsInReasoning);
     with_stop.stops = vec!["x".into()];
@@ -293,5 +311,30 @@ proptest! {
         let result = run(&tokens, options(Split::StartsInReasoning));
         prop_assert_eq!(&result.reasoning, thought.trim_matches('\n'));
         prop_assert_eq!(&result.content, answer.trim_start_matches('\n'));
+    }
+
+    /// Text that is not split has as much reasoning in it as if it were.
+    #[test]
+    fn joined_reasoning_is_counted_as_split_reasoning(
+        text in "(<think>)?[a-d<th\n🦀]{0,12}(</think>)?[a-d<th\n🦀]{0,12}",
+        in_reasoning in any::<bool>(),
+        ended in any::<bool>(),
+        cut in any::<bool>(),
+    ) {
+        let mut tokens = if cut { bytes(&text) } else { ids(&text) };
+        if ended {
+            tokens.push(crate::testing::END_OF_TURN);
+        }
+        let split = match in_reasoning {
+            true => Split::StartsInReasoning,
+            false => Split::StartsInContent,
+        };
+        let (apart, joined) = (
+            run(&tokens, options(split)),
+            run(&tokens, options(Split::Joined { in_reasoning })),
+        );
+        prop_assert_eq!(apart.reasoning_tokens, joined.reasoning_tokens);
+        prop_assert_eq!(joined.content, text);
+        prop_assert!(joined.reasoning.is_empty());
     }
 }

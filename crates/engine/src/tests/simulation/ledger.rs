@@ -8,7 +8,7 @@ use super::law::Law;
 use crate::tests::harness::check_stats;
 use crate::tests::stub_memory::digest;
 use crate::tests::stub_runner::fake_logprob;
-use crate::{Finish, FinishReason, Request, RequestId, RequestUpdate};
+use crate::{Finish, FinishReason, Request, RequestId, RequestUpdate, Started};
 
 /// A request that has not ended.
 pub(super) struct Live {
@@ -26,6 +26,8 @@ pub(super) struct Live {
     known: usize,
     /// Whether the output enters the cache, too.
     decoded: bool,
+    /// What it was told of its first slot.
+    started: Option<Started>,
     /// Tokens from the cache, once it has had a slot.
     cached: Option<usize>,
 }
@@ -88,6 +90,7 @@ impl Ledger {
             law: Law::new(&request, context),
             output: Vec::new(),
             scored: 0,
+            started: None,
             ended: None,
             pages: Vec::new(),
             all: 0,
@@ -160,6 +163,12 @@ impl Ledger {
 
 impl Live {
     fn book(&mut self, update: &RequestUpdate) {
+        if update.started.is_some() {
+            assert!(self.started.is_none(), "it started twice");
+            self.started = update.started;
+        }
+        let silent = update.tokens.is_empty() && update.prompt_logprobs.is_empty();
+        assert!(silent || self.started.is_some(), "news before the start");
         let prompt = &self.request.prompt;
         for scored in &update.prompt_logprobs {
             let top = self.request.prompt_logprobs;
@@ -194,6 +203,10 @@ impl Live {
         let prompt = self.request.prompt.len();
         assert_eq!(finish.prompt_tokens, prompt);
         assert_eq!(finish.cached_tokens, self.cached.unwrap_or_default());
+        let told = self.started.map(|started| started.cached_tokens);
+        assert_eq!(finish.cached_tokens, told.unwrap_or_default());
+        let queued = self.started.map_or(0.0, |started| started.queue_ms);
+        assert!(finish.stats.queue_ms >= queued);
         let mut kept = self.output.len();
         match &self.ended {
             Some((reason, most)) => {
