@@ -29,7 +29,7 @@ mod tags;
 mod tool_set;
 mod value;
 
-pub(crate) use allowed::{AllowedNames, may_decide};
+pub(crate) use allowed::{AllowedNames, may_decide, may_decide_behind_mark};
 pub(crate) use body::{Body, Step};
 pub(crate) use opening::{Opening, Within, find};
 pub use tool_set::{Tool, ToolSet};

@@ -67,7 +67,7 @@ impl AllowedCalls {
             content: true,
             line_start: true,
         };
-        let at_once = tokens.deciding().iter().copied();
+        let at_once = tokens.deciding(false).iter().copied();
         let at_once = at_once.filter(|&id| names.refuses(&nothing, start.text_of(id)));
         Some(AllowedCalls {
             at_once: Arc::new(at_once.collect()),
@@ -106,7 +106,7 @@ impl AllowedCalls {
         }
         let candidates = match ahead.held.is_empty() {
             true => &self.at_once[..],
-            false => self.tokens.deciding(),
+            false => (self.tokens).deciding(AllowedNames::is_behind_mark(&ahead)),
         };
         let refused: Vec<u32> = candidates.iter().copied().filter(refuses).collect();
         match refused.is_empty() {

@@ -233,8 +233,13 @@ fn calls_behind_a_forced_one_and_instead_of_json_are_restricted_too() {
         let (get, set) = (id("get")[0], id("set")[0]);
         let allowed = mask(&mut own, &vocabulary);
         assert!(!own.allows_all() && !allowed.contains(&get) && allowed.contains(&set));
+        // The `=` and the beginning of the name may be one token.
         own.rollback(1);
-        assert!(own.allows_all() || mask(&mut own, &vocabulary).len() > 100);
+        let allowed = mask(&mut own, &vocabulary);
+        assert!(allowed.contains(&id("=")[0]) && !allowed.contains(&id("=get")[0]));
+        assert_eq!(id("=get").len(), 1);
+        own.rollback(3);
+        assert!(own.allows_all(), "outside of a call");
     }
     // Inside of JSON marks are text.
     let schema = json!({"const": "<tool_call><function=other>"});

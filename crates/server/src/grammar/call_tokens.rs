@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::tool_calls::may_decide;
+use crate::tool_calls::{may_decide, may_decide_behind_mark};
 use crate::vocabulary::Vocabulary;
 
 /// Tokens by their bytes.
@@ -11,8 +11,10 @@ pub(super) struct CallTokens {
     vocabulary: Arc<Vocabulary>,
     /// Ids of tokens with bytes, in the order of these.
     sorted: Vec<u32>,
-    /// Ids of tokens that may open a call and begin its name.
+    /// Ids of tokens that may open a call of a name that is not allowed.
     deciding: Vec<u32>,
+    /// The same where the outer mark of a call is there.
+    behind_mark: Vec<u32>,
 }
 
 impl CallTokens {
@@ -23,19 +25,24 @@ impl CallTokens {
             .filter(|&id| !vocabulary.bytes(id).is_empty())
             .collect();
         sorted.sort_by_key(|&id| vocabulary.bytes(id));
-        let deciding = sorted.iter().copied();
+        let those = |decides: fn(&[u8]) -> bool| {
+            let ids = sorted.iter().copied();
+            ids.filter(|&id| decides(vocabulary.bytes(id))).collect()
+        };
         CallTokens {
-            deciding: deciding
-                .filter(|&id| may_decide(vocabulary.bytes(id)))
-                .collect(),
+            deciding: those(may_decide),
+            behind_mark: those(may_decide_behind_mark),
             vocabulary: Arc::clone(vocabulary),
             sorted,
         }
     }
 
-    /// See above.
-    pub(super) fn deciding(&self) -> &[u32] {
-        &self.deciding
+    /// Ids of tokens that may open a call of a name that is not allowed.
+    pub(super) fn deciding(&self, behind_mark: bool) -> &[u32] {
+        match behind_mark {
+            true => &self.behind_mark,
+            false => &self.deciding,
+        }
     }
 
     /// Ids of tokens that `text` begins with, or that begin with it.
@@ -80,7 +87,10 @@ mod tests {
             assert!(!expected.is_empty());
             assert_eq!(found, expected, "{text:?}");
         }
-        assert!(tokens.deciding().contains(&u32::from(b'=')));
-        assert!(!tokens.deciding().contains(&u32::from(b'a')));
+        for (token, anywhere, behind_mark) in [(b'=', true, true), (b'f', false, true), (b'a', false, false)] {
+            let id = u32::from(token);
+            assert_eq!(tokens.deciding(false).contains(&id), anywhere);
+            assert_eq!(tokens.deciding(true).contains(&id), behind_mark);
+        }
     }
 }

@@ -4,11 +4,14 @@ use super::tags::{CALL_OPEN, FUNCTION_OPEN, Found, begins};
 use crate::text_stream::Ahead;
 use crate::text_stream::marks::blank;
 
+/// Behind the outer mark, where `<` may as well be that of the closing one, this is a function's.
+const FUNCTION_BEGUN: &[u8] = b"<f";
+
 /// The only names that calls may have.
 #[derive(Debug)]
 pub(crate) struct AllowedNames {
-    /// With the `>` that ends them.
-    ends: Vec<Vec<u8>>,
+    /// In the mark of a function, whole.
+    marks: Vec<Vec<u8>>,
 }
 
 /// What bytes that begin with `<` are.
@@ -18,8 +21,8 @@ enum Head<'a> {
     Text,
     /// More bytes will tell.
     Maybe,
-    /// An opening, and what there is of its name and behind it.
-    Name(&'a [u8]),
+    /// The mark of a function, or so much of it that nothing else is meant, and what is behind it.
+    Function(&'a [u8]),
     /// An opening that no allowed name can follow.
     Refused,
 }
@@ -27,19 +30,19 @@ enum Head<'a> {
 impl AllowedNames {
     /// Names without any of `>`, `<` and line breaks.
     pub(crate) fn new(names: &[String]) -> Self {
-        let end = |name: &String| format!("{name}>").into_bytes();
+        let mark = |name: &String| format!("<function={name}>").into_bytes();
         AllowedNames {
-            ends: names.iter().map(end).collect(),
+            marks: names.iter().map(mark).collect(),
         }
     }
 
-    /// What may follow a name that is being spelled: one of these texts, then anything. `None` where
-    /// no name is.
+    /// What must follow where the mark of a function is being spelled: one of these texts, then
+    /// anything. `None` where none is.
     pub(crate) fn rests(&self, ahead: &Ahead<'_>) -> Option<Vec<&[u8]>> {
-        let Head::Name(part) = self.head(ahead.held, ahead.content, ahead.line_start) else {
+        let Head::Function(part) = self.head(ahead.held, ahead.content, ahead.line_start) else {
             return None;
         };
-        let rests = self.ends.iter().filter_map(|end| end.strip_prefix(part));
+        let rests = self.marks.iter().filter_map(|mark| mark.strip_prefix(part));
         Some(rests.collect())
     }
 
@@ -55,18 +58,23 @@ impl AllowedNames {
                 Head::Text => {}
                 Head::Maybe => return false,
                 Head::Refused => return true,
-                Head::Name(part) => {
-                    let fits = |end: &Vec<u8>| end.starts_with(part) || part.starts_with(end);
-                    return !self.ends.iter().any(fits);
+                Head::Function(part) => {
+                    let fits = |mark: &Vec<u8>| mark.starts_with(part) || part.starts_with(mark);
+                    return !self.marks.iter().any(fits);
                 }
             }
         }
         false
     }
 
+    /// Whether the outer mark of a call is there.
+    pub(crate) fn is_behind_mark(ahead: &Ahead<'_>) -> bool {
+        ahead.held.starts_with(CALL_OPEN)
+    }
+
     /// Whether no name is allowed at all.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.marks.is_empty()
     }
 
     fn head<'a>(&self, bytes: &'a [u8], content: bool, line_start: bool) -> Head<'a> {
@@ -76,9 +84,13 @@ impl AllowedNames {
             Found::Yes => {
                 let rest = &bytes[CALL_OPEN.len()..];
                 let rest = &rest[blank(rest)..];
+                // A model that may not go on to the name it wants must not leave the mark, either:
+                // names can begin in the token of the `=`.
+                if rest.starts_with(FUNCTION_BEGUN) {
+                    return Head::Function(rest);
+                }
                 return match begins(rest, FUNCTION_OPEN) {
-                    Found::Yes => Head::Name(&rest[FUNCTION_OPEN.len()..]),
-                    Found::Open => Head::Maybe,
+                    Found::Yes | Found::Open => Head::Maybe,
                     // The name inside an object is not followed byte by byte.
                     Found::No if content && rest[0] == b'{' => Head::Refused,
                     Found::No => Head::Text,
@@ -87,27 +99,31 @@ impl AllowedNames {
             Found::No => {}
         }
         match begins(bytes, FUNCTION_OPEN) {
-            Found::Yes if content && line_start => Head::Name(&bytes[FUNCTION_OPEN.len()..]),
+            Found::Yes if content && line_start => Head::Function(bytes),
             Found::Open if content && line_start => Head::Maybe,
             _ => Head::Text,
         }
     }
 }
 
-/// Whether a token of these bytes may, behind some text, be the one that [`AllowedNames::refuses`].
-/// It then has the first byte that decides: the one behind the mark of a function, that mark's last
-/// one or the outer mark's where no name is allowed, or the brace of an object.
+/// Whether a token of these bytes may be one that [`AllowedNames::refuses`], where at most a part of
+/// the outer mark is there. It then has the first byte that decides: one behind the mark of a
+/// function, that mark's last one or the outer mark's where no name is allowed, or what comes behind
+/// the outer mark.
 pub(crate) fn may_decide(token: &[u8]) -> bool {
     let spells = |text: &[u8], mark: &[u8]| mark.ends_with(text) || text.ends_with(mark);
-    let trimmed = |text: &[u8]| text.trim_ascii_end().len();
     token.iter().enumerate().any(|(at, byte)| match byte {
-        b'=' | b'>' => {
-            let text = &token[..=at];
-            spells(text, FUNCTION_OPEN) || spells(text, CALL_OPEN)
-        }
-        b'{' => spells(&token[..trimmed(&token[..at])], CALL_OPEN),
+        b'=' => spells(&token[..=at], FUNCTION_OPEN),
+        b'>' => spells(&token[..=at], CALL_OPEN),
         _ => false,
     })
+}
+
+/// The same behind the outer mark.
+pub(crate) fn may_decide_behind_mark(token: &[u8]) -> bool {
+    let rest = &token[blank(token)..];
+    let rest = rest.strip_prefix(b"<").unwrap_or(rest);
+    rest.starts_with(b"f") || rest.starts_with(b"{") || may_decide(token)
 }
 
 #[cfg(test)]
@@ -134,7 +150,15 @@ mod tests {
             ("<tool_call>\n<function", "=g", false, false),
             ("<tool_call>\n<function", "=x", true, true),
             ("<tool_call>\n<function", "=\"", true, true),
-            ("<tool_call>\n<function", " =x", false, false),
+            ("<tool_call>\n<function", " =x", true, true),
+            ("<tool_call>\n<function", "<tool_call>", true, true),
+            ("<tool_call>\n<fun", "c", false, false),
+            ("<tool_call>\n<", "form", true, true),
+            ("<tool_call>\n", "<form", true, true),
+            ("<tool_call", ">\n<form", true, true),
+            ("<tool_call", ">{", true, false),
+            ("<tool_call>\n", "</tool_call>", false, false),
+            ("<", "form", false, false),
             ("<tool_call>", " <function=get>\n", false, false),
             ("<tool_call>", " <function=got", true, true),
             ("<tool_call>\n<function=g", "et", false, false),
@@ -157,10 +181,12 @@ mod tests {
             let refused = |content| names.refuses(&ahead(held, content, true), token);
             assert_eq!(refused(true), content, "{held:?} {token:?}");
             assert_eq!(refused(false), reasoning, "{held:?} {token:?}");
-            assert!(
-                !content || may_decide(token) || names.rests(&ahead(held, true, true)).is_some(),
-                "{held:?} {token:?}"
-            );
+            let own = ahead(held, true, true);
+            let listed = match AllowedNames::is_behind_mark(&own) {
+                true => may_decide_behind_mark(token),
+                false => may_decide(token),
+            };
+            assert!(!content || listed || names.rests(&own).is_some(), "{held:?} {token:?}");
         }
         for (held, token) in [("", "<tool_call>"), ("<tool_call", ">x"), ("<", "function=")] {
             let token = token.as_bytes();
@@ -177,8 +203,11 @@ mod tests {
             let text = |rest: &&[u8]| String::from_utf8_lossy(rest).into_owned();
             Some(rests.iter().map(text).collect::<Vec<_>>())
         };
-        assert_eq!(rests("<tool_call>\n<function"), None);
+        assert_eq!(rests("<tool_call>\n<"), None);
         assert_eq!(rests("<tool_call>x<function="), None);
+        assert_eq!(rests("<function"), None);
+        let whole = vec!["unction=get>".to_owned(), "unction=get_all>".to_owned()];
+        assert_eq!(rests("<tool_call>\n<f"), Some(whole));
         let both = vec!["get>".to_owned(), "get_all>".to_owned()];
         assert_eq!(rests("<tool_call>\n<function="), Some(both.clone()));
         assert_eq!(rests("<function="), Some(both));
