@@ -135,14 +135,20 @@ fn same(modes: &[Server], body: &Value) -> Seen {
 fn only_allowed_tools_are_called() {
     let modes = modes();
     let mut counts = [0; 2];
-    for (question, name) in [(BOTH, "set_timer"), ("Set a timer for 7 minutes.", "get_weather")] {
+    for (question, name) in [
+        (BOTH, "set_timer"),
+        ("Set a timer for 7 minutes.", "get_weather"),
+    ] {
         for (mode, count) in ["auto", "required"].iter().zip(&mut counts) {
             for extra in [
                 json!({"temperature": 0}),
                 json!({"temperature": 0, "enable_thinking": true}),
                 json!({"temperature": 1, "seed": 3}),
             ] {
-                let body = with(ask(question), json!({"tool_choice": allowed(mode, &[name])}));
+                let body = with(
+                    ask(question),
+                    json!({"tool_choice": allowed(mode, &[name])}),
+                );
                 let seen = same(&modes, &with(body, extra));
                 assert!(seen.calls.iter().all(|call| call.0 == name), "{seen:?}");
                 assert!(!seen.content.contains("<function"), "{seen:?}");
@@ -160,26 +166,37 @@ fn only_allowed_tools_are_called() {
     // Without any, nothing is called and no mark appears.
     let choice = json!({"tool_choice": allowed("auto", &[])});
     let seen = same(&modes, &with(ask(BOTH), choice));
-    assert!(seen.calls.is_empty() && !seen.content.contains("tool_call>"), "{seen:?}");
+    assert!(
+        seen.calls.is_empty() && !seen.content.contains("tool_call>"),
+        "{seen:?}"
+    );
     assert_ne!(seen.finish, "tool_calls");
 }
 
 #[test]
 fn responses_restrict_calls_too() {
     let server = Server::shared();
-    let tools: Vec<Value> = tools().as_array().unwrap().iter().map(|tool| {
-        with(tool["function"].clone(), json!({"type": "function"}))
-    }).collect();
+    let tools: Vec<Value> = tools()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| with(tool["function"].clone(), json!({"type": "function"})))
+        .collect();
     for mode in ["auto", "required"] {
         let body = json!({"model": "spinney-tiny", "input": BOTH, "temperature": 0,
             "max_output_tokens": 200, "tools": tools, "tool_choice": {"type": "allowed_tools",
                 "mode": mode, "tools": [{"type": "function", "name": "set_timer"}]}});
         let answer = server.post("/v1/responses", &body).ok();
         let items = answer["output"].as_array().unwrap();
-        let calls: Vec<&Value> =
-            items.iter().filter(|item| item["type"] == "function_call").collect();
+        let calls: Vec<&Value> = items
+            .iter()
+            .filter(|item| item["type"] == "function_call")
+            .collect();
         assert!(!calls.is_empty(), "{answer}");
-        assert!(calls.iter().all(|call| call["name"] == "set_timer"), "{answer}");
+        assert!(
+            calls.iter().all(|call| call["name"] == "set_timer"),
+            "{answer}"
+        );
         assert!(!answer.to_string().contains("<function"), "{answer}");
     }
 }
@@ -194,27 +211,43 @@ fn one_call_ends_the_answer_where_only_one_is_wanted() {
         json!({"tool_choice": allowed("auto", &["get_weather"])}),
         json!({"spec_decode": false}),
     ] {
-        let body = with(with(ask(BOTH), json!({"temperature": 0, "logprobs": true})), extra);
+        let body = with(
+            with(ask(BOTH), json!({"temperature": 0, "logprobs": true})),
+            extra,
+        );
         let both = same(&modes, &body);
         assert_eq!(both.calls.len(), 2, "{both:?}");
         // The tokens of the first call, counted in the answer that goes on.
         let answer = modes[0].post(CHAT, &body).ok();
-        let lines = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
-        let closed = lines.iter().position(|line| line["token"] == "</tool_call>").unwrap();
+        let lines = answer["choices"][0]["logprobs"]["content"]
+            .as_array()
+            .unwrap();
+        let closed = lines
+            .iter()
+            .position(|line| line["token"] == "</tool_call>")
+            .unwrap();
         let single = with(body.clone(), json!({"parallel_tool_calls": false}));
         let one = same(&modes, &single);
         assert_eq!(one.calls, both.calls[..1]);
-        assert_eq!((&*one.finish, &*one.content), ("tool_calls", &*both.content));
+        assert_eq!(
+            (&*one.finish, &*one.content),
+            ("tool_calls", &*both.content)
+        );
         assert_eq!(one.usage["completion_tokens"], closed + 1);
         for server in &modes {
             let answer = server.post(CHAT, &single).ok();
-            let own = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+            let own = answer["choices"][0]["logprobs"]["content"]
+                .as_array()
+                .unwrap();
             assert_eq!(own[..], lines[..=closed]);
         }
         // A limit at the very token does not change how it ended.
         for (limit, finish) in [(closed + 1, "tool_calls"), (closed, "length")] {
             let cut = same(&modes, &with(single.clone(), json!({"max_tokens": limit})));
-            assert_eq!((&*cut.finish, &cut.usage["completion_tokens"]), (finish, &json!(limit)));
+            assert_eq!(
+                (&*cut.finish, &cut.usage["completion_tokens"]),
+                (finish, &json!(limit))
+            );
         }
     }
 }
@@ -222,18 +255,26 @@ fn one_call_ends_the_answer_where_only_one_is_wanted() {
 #[test]
 fn messages_end_with_one_call_too() {
     let server = Server::shared();
-    let tools: Vec<Value> = tools().as_array().unwrap().iter().map(|tool| {
-        let function = &tool["function"];
-        json!({"name": function["name"], "description": function["description"],
+    let tools: Vec<Value> = tools()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| {
+            let function = &tool["function"];
+            json!({"name": function["name"], "description": function["description"],
             "input_schema": function["parameters"]})
-    }).collect();
+        })
+        .collect();
     let ask = |choice: Value| {
         let body = json!({"model": "spinney-tiny", "max_tokens": 200, "temperature": 0,
             "messages": [{"role": "user", "content": BOTH}], "tools": tools,
             "tool_choice": choice});
         let answer = server.post("/v1/messages", &body).ok();
         let blocks = answer["content"].as_array().unwrap();
-        let calls = blocks.iter().filter(|block| block["type"] == "tool_use").count();
+        let calls = blocks
+            .iter()
+            .filter(|block| block["type"] == "tool_use")
+            .count();
         assert_eq!(answer["stop_reason"], "tool_use");
         (calls, answer["usage"]["output_tokens"].as_u64().unwrap())
     };
@@ -250,11 +291,16 @@ fn format(schema: Value) -> Value {
 
 /// Bans of all tokens of the bundled tokenizer whose text has one of these characters.
 fn bans(characters: &str) -> Value {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/spinney-tiny/tokenizer.json");
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/spinney-tiny/tokenizer.json");
     let tokenizer: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let tokens = tokenizer["model"]["vocab"].as_object().unwrap();
-    let banned = tokens.iter().filter(|(token, _)| token.contains(|own| characters.contains(own)));
-    let bias: Map<String, Value> = banned.map(|(_, id)| (id.to_string(), json!(-100))).collect();
+    let banned = tokens
+        .iter()
+        .filter(|(token, _)| token.contains(|own| characters.contains(own)));
+    let bias: Map<String, Value> = banned
+        .map(|(_, id)| (id.to_string(), json!(-100)))
+        .collect();
     assert!(!bias.is_empty() && bias.len() < 1_024);
     bias.into()
 }
@@ -274,11 +320,20 @@ fn bans_that_leave_no_beginning_are_refused() {
     let server = Server::shared();
     let refused = |path: &str, body: &Value| {
         let (kind, code) = ("invalid_request_error", Some("invalid_value"));
-        server.post(path, body).refused(400, kind, code, Some("logit_bias"));
+        server
+            .post(path, body)
+            .refused(400, kind, code, Some("logit_bias"));
     };
     let mark = banned_mark(&server, "<tool_call>");
-    for choice in [json!("required"), function("set_timer"), allowed("required", &["set_timer"])] {
-        let body = with(ask(BOTH), json!({"tool_choice": choice, "logit_bias": mark}));
+    for choice in [
+        json!("required"),
+        function("set_timer"),
+        allowed("required", &["set_timer"]),
+    ] {
+        let body = with(
+            ask(BOTH),
+            json!({"tool_choice": choice, "logit_bias": mark}),
+        );
         refused(CHAT, &body);
     }
     // One name can be called without what is banned, the other one cannot.
@@ -312,8 +367,12 @@ fn bans_in_the_middle_of_an_answer_cut_it() {
         let seen = same(&modes, &body);
         assert_eq!(seen.finish, "length", "{seen:?}");
         let compact: String = seen.content.split_whitespace().collect();
-        assert!(["{\"n\":12,\"a\":\"", "{\"n\":12,\"a\":"].contains(&&*compact), "{seen:?}");
-        if let Some(lines) = modes[2].post(CHAT, &body).ok()["choices"][0]["logprobs"].get("content")
+        assert!(
+            ["{\"n\":12,\"a\":\"", "{\"n\":12,\"a\":"].contains(&&*compact),
+            "{seen:?}"
+        );
+        if let Some(lines) =
+            modes[2].post(CHAT, &body).ok()["choices"][0]["logprobs"].get("content")
         {
             let lines = lines.as_array().unwrap().len();
             assert_eq!(seen.usage["completion_tokens"], lines, "no token more");
@@ -327,17 +386,32 @@ fn an_answer_that_can_only_end_ends() {
     let digit = json!({"type": "integer", "minimum": 1, "maximum": 9});
     for (extra, schema) in [
         (json!({"min_tokens": 50}), digit.clone()),
-        (json!({"logit_bias": banned_mark(&modes[0], "<|im_end|>")}), digit.clone()),
+        (
+            json!({"logit_bias": banned_mark(&modes[0], "<|im_end|>")}),
+            digit.clone(),
+        ),
         (json!({"ignore_eos": true}), digit.clone()),
-        (json!({"min_tokens": 50}), json!({"type": "object", "additionalProperties": false})),
-        (json!({"min_tokens": 50}), json!({"type": "string", "maxLength": 2})),
+        (
+            json!({"min_tokens": 50}),
+            json!({"type": "object", "additionalProperties": false}),
+        ),
+        (
+            json!({"min_tokens": 50}),
+            json!({"type": "string", "maxLength": 2}),
+        ),
     ] {
-        for sampling in [json!({"temperature": 0}), json!({"temperature": 1, "seed": 1})] {
+        for sampling in [
+            json!({"temperature": 0}),
+            json!({"temperature": 1, "seed": 1}),
+        ] {
             let bound = json!({"response_format": format(schema.clone()), "max_tokens": 200});
             let body = with(with(with(chat(BOTH), bound), extra.clone()), sampling);
             let seen = same(&modes, &body);
             assert_eq!(seen.finish, "stop", "{seen:?} for {body}");
-            assert!(serde_json::from_str::<Value>(&seen.content).is_ok(), "{seen:?}");
+            assert!(
+                serde_json::from_str::<Value>(&seen.content).is_ok(),
+                "{seen:?}"
+            );
         }
     }
 }
@@ -352,21 +426,33 @@ fn schemas_that_nothing_finite_fits_are_refused() {
         "anyOf": [{"$ref": "#"}, {"type": "array", "minItems": 2, "items": {"$ref": "#"}}]}}});
     let (kind, code) = ("invalid_request_error", Some("invalid_json_schema"));
     for schema in [endless, wide, mutual] {
-        let body = with(chat(BOTH), json!({"response_format": format(schema.clone())}));
+        let body = with(
+            chat(BOTH),
+            json!({"response_format": format(schema.clone())}),
+        );
         let param = "response_format.json_schema.schema";
-        let message = server.post(CHAT, &body).refused(400, kind, code, Some(param));
+        let message = server
+            .post(CHAT, &body)
+            .refused(400, kind, code, Some(param));
         assert!(message.contains("itself"), "{message}");
         let prompt = json!({"model": "spinney-tiny", "prompt": "x",
             "response_format": format(schema.clone())});
-        server.post("/v1/completions", &prompt).refused(400, kind, code, Some(param));
+        server
+            .post("/v1/completions", &prompt)
+            .refused(400, kind, code, Some(param));
         let native = json!({"text": "x", "sampling_params": {"json_schema": schema.to_string()}});
         assert_eq!(server.post("/generate", &native).status, 400);
         let tool = |strict: bool| {
             let function = json!({"name": "f", "strict": strict, "parameters": schema});
-            with(chat("Hi"), json!({"tools": [{"type": "function", "function": function}]}))
+            with(
+                chat("Hi"),
+                json!({"tools": [{"type": "function", "function": function}]}),
+            )
         };
         let param = Some("tools.[0].function.parameters");
-        server.post(CHAT, &tool(true)).refused(400, kind, code, param);
+        server
+            .post(CHAT, &tool(true))
+            .refused(400, kind, code, param);
         server.post(CHAT, &tool(false)).ok();
     }
     // Lists and trees refer to themselves and end all the same.

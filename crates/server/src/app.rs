@@ -232,12 +232,9 @@ impl App {
             return Ok(planned);
         };
         let banned = grammar::banned(&first.request);
-        let made = self.grammars.constraint(
-            form,
-            (&first.text, &banned),
-            request_id,
-            &self.metrics,
-        );
+        let made =
+            self.grammars
+                .constraint(form, (&first.text, &banned), request_id, &self.metrics);
         if let Some(constraint) = made.await? {
             for plan in &mut planned {
                 plan.request.constraint = Some(constraint.clone());

@@ -242,10 +242,8 @@ impl Grammars {
         let tokens = match self.call_tokens.get() {
             Some(tokens) => Arc::clone(tokens),
             None => {
-                let (cell, vocabulary) = (
-                    Arc::clone(&self.call_tokens),
-                    Arc::clone(&self.vocabulary),
-                );
+                let (cell, vocabulary) =
+                    (Arc::clone(&self.call_tokens), Arc::clone(&self.vocabulary));
                 let make = move || {
                     let made = || Arc::new(CallTokens::new(&vocabulary));
                     Arc::clone(cell.get_or_init(made))

@@ -207,7 +207,10 @@ mod tests {
         fn accept(&mut self, token: u32) {
             let last = self.path.last().expect("there is a root");
             let free = *last == self.free;
-            assert!(free || (last + 1..=last + 3).contains(&token), "{token} is banned");
+            assert!(
+                free || (last + 1..=last + 3).contains(&token),
+                "{token} is banned"
+            );
             self.path.push(token);
         }
 

@@ -148,7 +148,10 @@ impl Constraint for AllowedCalls {
 
     fn accept(&mut self, token: u32) {
         let mut place = self.place().clone();
-        if place.ahead().is_some_and(|ahead| self.refuses(&ahead, token)) {
+        if place
+            .ahead()
+            .is_some_and(|ahead| self.refuses(&ahead, token))
+        {
             self.refused.get_or_insert(self.accepted);
         }
         place.follow(token);

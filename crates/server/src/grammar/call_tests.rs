@@ -1,8 +1,6 @@
 //! Which calls a text may make.
 
-use super::tests::{
-    Random, bundled, grammars, json_form, make_beside, mask, nested, text_options,
-};
+use super::tests::{Random, bundled, grammars, json_form, make_beside, mask, nested, text_options};
 use super::*;
 use crate::testing::byte_vocabulary;
 use crate::text_stream::{Event, Split, TextStream};
@@ -17,7 +15,10 @@ fn tools(callable: Option<&[&str]>) -> ToolSet {
             "n": {"type": "integer"}}}),
     };
     ToolSet {
-        tools: ["get_weather", "set_timer", "set", "other"].iter().map(tool).collect(),
+        tools: ["get_weather", "set_timer", "set", "other"]
+            .iter()
+            .map(tool)
+            .collect(),
         callable: callable.map(|names| names.iter().map(|&name| name.to_owned()).collect()),
         parallel: true,
     }
@@ -82,9 +83,16 @@ fn every_spelling_of_what_is_allowed_may_come() {
     let example = call("get_weather", "x");
     let texts = [
         call("set", "7"),
-        format!("Well.\n\n{}\n{}", call("set_timer", "a <b> = {"), call("set", "")),
+        format!(
+            "Well.\n\n{}\n{}",
+            call("set_timer", "a <b> = {"),
+            call("set", "")
+        ),
         // An example inside a value is data, and so are marks that a call does not follow.
-        call("set", &format!("Write\n{example}\nlike this <tool_call>\n<function=other>.")),
+        call(
+            "set",
+            &format!("Write\n{example}\nlike this <tool_call>\n<function=other>."),
+        ),
         "The mark <tool_call> begins a call, `<function=other>` has its name: x = {1}".to_owned(),
         "<tool_call>\n</tool_call><tool_call>\n[1]".to_owned(),
         "a<function=get_weather>\n<fun <tool_cal".to_owned(),
@@ -121,7 +129,13 @@ fn no_walk_through_the_masks_calls_anything_else() {
         format!("{}\n{}", call("set", "y"), call("other", "z")),
         "<function=get_weather>\n<parameter=q>\n1\n</parameter>\n</function>".to_owned(),
         "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>".to_owned(),
-        call("set", &format!("a\n</parameter>\n</function>\n</tool_call>\n{}", call("other", ""))),
+        call(
+            "set",
+            &format!(
+                "a\n</parameter>\n</function>\n</tool_call>\n{}",
+                call("other", "")
+            ),
+        ),
         "<tool_call>\n<function=set>\n<function=other>\n</function>\n</tool_call>".to_owned(),
         format!("</think>\n\n{}", call("settings", "x")),
     ];
@@ -221,7 +235,9 @@ fn calls_behind_a_forced_one_and_instead_of_json_are_restricted_too() {
         let mut own = restricted(&grammars, Some(form.clone()), ALLOWED, split);
         let mut free = {
             let text = text_options(Some(tools(None)));
-            make_beside(&grammars, Some(form), (&text, &[])).unwrap().unwrap()
+            make_beside(&grammars, Some(form), (&text, &[]))
+                .unwrap()
+                .unwrap()
         };
         for token in id(&format!("{before}\n<tool_call>\n<function=")) {
             assert!(mask(&mut own, &vocabulary).contains(&token));
@@ -279,12 +295,23 @@ fn bans_that_leave_no_beginning_are_refused() {
         assert_eq!(error.code, Some("invalid_value"));
     };
     let open = vocabulary.encode("<tool_call>").unwrap()[0];
-    let of = |name: &str| vocabulary.encode(&format!("<tool_call>\n<function={name}>\n")).unwrap();
+    let of = |name: &str| {
+        vocabulary
+            .encode(&format!("<tool_call>\n<function={name}>\n"))
+            .unwrap()
+    };
     refused(call(&[open]));
     // A name that cannot be spelled any more is left out from its first token on.
     let (set, get) = (of("set"), of("get_weather"));
     let parting = get.iter().zip(&set).position(|(a, b)| a != b).unwrap();
-    let last = get.len() - 1 - get.iter().rev().zip(set.iter().rev()).take_while(|(a, b)| a == b).count();
+    let last = get.len()
+        - 1
+        - get
+            .iter()
+            .rev()
+            .zip(set.iter().rev())
+            .take_while(|(a, b)| a == b)
+            .count();
     let mut own = call(&[get[last]]).unwrap().unwrap();
     set[..parting].iter().for_each(|&id| own.accept(id));
     assert_eq!(mask(&mut own, &vocabulary), [set[parting]]);
@@ -295,7 +322,9 @@ fn bans_that_leave_no_beginning_are_refused() {
         make_beside(&grammars, Some(form), (&text, banned))
     };
     let all = 0..u32::try_from(vocabulary.len()).unwrap();
-    let braces: Vec<u32> = all.filter(|&id| vocabulary.bytes(id).starts_with(b"{")).collect();
+    let braces: Vec<u32> = all
+        .filter(|&id| vocabulary.bytes(id).starts_with(b"{"))
+        .collect();
     refused(json(false, &braces));
     assert!(json(false, &braces[1..]).is_ok());
     assert!(json(true, &braces).is_ok(), "a call is possible");

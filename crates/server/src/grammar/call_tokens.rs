@@ -21,9 +21,7 @@ impl CallTokens {
     /// Looks at every token.
     pub(super) fn new(vocabulary: &Arc<Vocabulary>) -> Self {
         let ids = 0..u32::try_from(vocabulary.len()).unwrap_or(u32::MAX);
-        let mut sorted: Vec<u32> = ids
-            .filter(|&id| !vocabulary.bytes(id).is_empty())
-            .collect();
+        let mut sorted: Vec<u32> = ids.filter(|&id| !vocabulary.bytes(id).is_empty()).collect();
         sorted.sort_by_key(|&id| vocabulary.bytes(id));
         let those = |decides: fn(&[u8]) -> bool| {
             let ids = sorted.iter().copied();
@@ -87,7 +85,11 @@ mod tests {
             assert!(!expected.is_empty());
             assert_eq!(found, expected, "{text:?}");
         }
-        for (token, anywhere, behind_mark) in [(b'=', true, true), (b'f', false, true), (b'a', false, false)] {
+        for (token, anywhere, behind_mark) in [
+            (b'=', true, true),
+            (b'f', false, true),
+            (b'a', false, false),
+        ] {
             let id = u32::from(token);
             assert_eq!(tokens.deciding(false).contains(&id), anywhere);
             assert_eq!(tokens.deciding(true).contains(&id), behind_mark);

@@ -194,11 +194,17 @@ fn references<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
         found.push(name);
     }
     for name in ["additionalProperties", "items", "additionalItems"] {
-        object.get(name).into_iter().for_each(|part| references(part, found));
+        object
+            .get(name)
+            .into_iter()
+            .for_each(|part| references(part, found));
     }
     for name in ["allOf", "anyOf", "oneOf", "prefixItems", "items"] {
         let parts = object.get(name).and_then(Value::as_array);
-        parts.into_iter().flatten().for_each(|part| references(part, found));
+        parts
+            .into_iter()
+            .flatten()
+            .for_each(|part| references(part, found));
     }
     let properties = object.get("properties").and_then(Value::as_object);
     let properties = properties.into_iter().flat_map(Map::values);
@@ -241,8 +247,10 @@ mod tests {
     #[test]
     fn schemas_without_a_finite_value() {
         let to = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
-        let needs = |schema: Value| json!({"type": "object", "required": ["x"],
-            "properties": {"x": schema}});
+        let needs = |schema: Value| {
+            json!({"type": "object", "required": ["x"],
+            "properties": {"x": schema}})
+        };
         for (schema, expected) in [
             (json!({}), true),
             (json!({"$ref": "#"}), false),
@@ -259,15 +267,29 @@ mod tests {
             (needs(to("endless")), false),
             (needs(to("list")), true),
             (needs(json!({"$ref": "#"})), false),
-            (needs(json!({"type": ["object", "null"], "required": ["x"],
-                "properties": {"x": {"$ref": "#/properties/x"}}})), true),
+            (
+                needs(json!({"type": ["object", "null"], "required": ["x"],
+                "properties": {"x": {"$ref": "#/properties/x"}}})),
+                true,
+            ),
             (needs(json!(false)), false),
-            (json!({"type": "object", "properties": {"x": to("endless")}}), true),
-            (json!({"properties": {"x": to("endless")}, "required": ["x"]}), true),
-            (json!({"type": "object", "required": ["x"], "additionalProperties": to("endless")}),
-                false),
-            (json!({"type": "object", "required": ["x"], "patternProperties": {"x": {}},
-                "additionalProperties": to("endless")}), true),
+            (
+                json!({"type": "object", "properties": {"x": to("endless")}}),
+                true,
+            ),
+            (
+                json!({"properties": {"x": to("endless")}, "required": ["x"]}),
+                true,
+            ),
+            (
+                json!({"type": "object", "required": ["x"], "additionalProperties": to("endless")}),
+                false,
+            ),
+            (
+                json!({"type": "object", "required": ["x"], "patternProperties": {"x": {}},
+                "additionalProperties": to("endless")}),
+                true,
+            ),
             (json!({"anyOf": [to("endless"), {"type": "string"}]}), true),
             (json!({"anyOf": [to("endless"), to("wide")]}), false),
             (json!({"oneOf": [to("endless"), to("list")]}), true),
@@ -276,18 +298,39 @@ mod tests {
             (json!({"allOf": [to("list"), {"type": "object"}]}), true),
             (json!({"allOf": [to("list"), {"type": "array"}]}), false),
             (json!({"type": "array", "items": to("endless")}), true),
-            (json!({"type": "array", "items": to("endless"), "minItems": 1}), false),
-            (json!({"type": ["array", "null"], "items": to("endless"), "minItems": 1}), true),
-            (json!({"type": "array", "items": [{}, to("endless")], "minItems": 1}), true),
-            (json!({"type": "array", "items": [{}, to("endless")], "minItems": 2}), false),
-            (json!({"type": "array", "prefixItems": [{}], "items": to("wide"), "minItems": 1}),
-                true),
-            (json!({"type": "array", "prefixItems": [{}], "items": to("wide"), "minItems": 2}),
-                false),
-            (json!({"type": "array", "items": [{}], "additionalItems": false, "minItems": 2}),
-                false),
-            (json!({"enum": [{"x": 1}, 2], "type": "object", "required": ["x"],
-                "properties": {"x": to("endless")}}), false),
+            (
+                json!({"type": "array", "items": to("endless"), "minItems": 1}),
+                false,
+            ),
+            (
+                json!({"type": ["array", "null"], "items": to("endless"), "minItems": 1}),
+                true,
+            ),
+            (
+                json!({"type": "array", "items": [{}, to("endless")], "minItems": 1}),
+                true,
+            ),
+            (
+                json!({"type": "array", "items": [{}, to("endless")], "minItems": 2}),
+                false,
+            ),
+            (
+                json!({"type": "array", "prefixItems": [{}], "items": to("wide"), "minItems": 1}),
+                true,
+            ),
+            (
+                json!({"type": "array", "prefixItems": [{}], "items": to("wide"), "minItems": 2}),
+                false,
+            ),
+            (
+                json!({"type": "array", "items": [{}], "additionalItems": false, "minItems": 2}),
+                false,
+            ),
+            (
+                json!({"enum": [{"x": 1}, 2], "type": "object", "required": ["x"],
+                "properties": {"x": to("endless")}}),
+                false,
+            ),
             (json!({"const": [], "type": ["array", "object"]}), true),
             (json!({"type": "strange"}), true),
             (json!({"not": {"$ref": "#"}}), true),
@@ -301,8 +344,10 @@ mod tests {
     #[test]
     fn long_chains_of_references_take_no_time() {
         let count = 20_000;
-        let link = |next: usize| json!({"type": "object", "required": ["x"],
-            "properties": {"x": {"$ref": format!("#/$defs/d{next}")}}});
+        let link = |next: usize| {
+            json!({"type": "object", "required": ["x"],
+            "properties": {"x": {"$ref": format!("#/$defs/d{next}")}}})
+        };
         let chain = |last: Value| {
             let links = (0..count).map(|index| (format!("d{index}"), link(index + 1)));
             let mut all: Map<String, Value> = links.collect();

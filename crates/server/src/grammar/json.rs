@@ -36,7 +36,11 @@ impl JsonConstraint {
     /// Gives the matcher a token that may be a wrong one.
     fn take(&mut self, token: u32) -> Result<Option<Refused>, String> {
         let matcher = &mut self.matcher;
-        if matcher.try_consume_tokens(&[token]).map_err(|error| error.to_string())? == 1 {
+        if matcher
+            .try_consume_tokens(&[token])
+            .map_err(|error| error.to_string())?
+            == 1
+        {
             return Ok(None);
         }
         let whole = matcher.is_accepting().map_err(|error| error.to_string())?;

@@ -4,9 +4,9 @@ use engine::ConstraintState;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::{END_OF_TURN, byte_vocabulary};
 use crate::text_stream::Split;
 use crate::tool_calls::ToolSet;
-use crate::testing::{END_OF_TURN, byte_vocabulary};
 
 pub(super) fn bundled() -> Arc<Vocabulary> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -72,7 +72,10 @@ pub(super) fn text_options(tools: Option<ToolSet>) -> TextOptions {
     }
 }
 
-pub(super) fn mask(constraint: &mut Box<dyn OutputConstraint>, vocabulary: &Vocabulary) -> Vec<u32> {
+pub(super) fn mask(
+    constraint: &mut Box<dyn OutputConstraint>,
+    vocabulary: &Vocabulary,
+) -> Vec<u32> {
     let mut words = vec![0; vocabulary.len().div_ceil(32)];
     constraint.mask(&mut words);
     let ids = 0..u32::try_from(vocabulary.len()).unwrap();

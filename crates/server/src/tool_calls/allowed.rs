@@ -186,13 +186,23 @@ mod tests {
                 true => may_decide_behind_mark(token),
                 false => may_decide(token),
             };
-            assert!(!content || listed || names.rests(&own).is_some(), "{held:?} {token:?}");
+            assert!(
+                !content || listed || names.rests(&own).is_some(),
+                "{held:?} {token:?}"
+            );
         }
-        for (held, token) in [("", "<tool_call>"), ("<tool_call", ">x"), ("<", "function=")] {
+        for (held, token) in [
+            ("", "<tool_call>"),
+            ("<tool_call", ">x"),
+            ("<", "function="),
+        ] {
             let token = token.as_bytes();
             assert!(none.refuses(&ahead(held, true, true), token) && may_decide(token));
         }
-        assert!(!names.refuses(&ahead("<fun", true, false), b"ction=x"), "no line");
+        assert!(
+            !names.refuses(&ahead("<fun", true, false), b"ction=x"),
+            "no line"
+        );
     }
 
     #[test]
