@@ -149,6 +149,7 @@ fn only_allowed_tools_are_called() {
                     ask(question),
                     json!({"tool_choice": allowed(mode, &[name])}),
                 );
+                let extra = with(extra, json!({"max_tokens": 64}));
                 let seen = same(&modes, &with(body, extra));
                 assert!(seen.calls.iter().all(|call| call.0 == name), "{seen:?}");
                 assert!(!seen.content.contains("<function"), "{seen:?}");
