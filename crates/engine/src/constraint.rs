@@ -18,6 +18,12 @@ pub enum ConstraintState {
     Complete,
     /// From here on every token may follow, whatever comes.
     Released,
+    /// The last token may not follow, and came because something else bans all that may: a bias,
+    /// a minimum of tokens. The request ends before it.
+    Blocked {
+        /// The text might have ended there.
+        whole: bool,
+    },
     /// It cannot say what may follow; the request fails with this reason.
     Failed(String),
 }
@@ -26,7 +32,7 @@ pub enum ConstraintState {
 ///
 /// Where the text is complete, [`Constraint::mask`] leaves its words zero. A token that may not
 /// follow is no broken contract here: [`Constraint::accept`] takes any, and [`Self::state`] then
-/// says `Failed`. That happens when everything the mask left is banned by something else, such as
+/// says `Blocked`. That happens when everything the mask left is banned by something else, such as
 /// a bias.
 pub trait OutputConstraint: Constraint + Send {
     /// Where the text stands.
@@ -87,7 +93,11 @@ impl Guarded {
         for token in tokens {
             self.accept(token);
             let state = self.state();
-            kept += usize::from(!matches!(state, ConstraintState::Failed(_)));
+            let refused = matches!(
+                state,
+                ConstraintState::Failed(_) | ConstraintState::Blocked { .. }
+            );
+            kept += usize::from(!refused);
             end = finish_reason(state);
             if end.is_some() {
                 break;
@@ -126,7 +136,10 @@ impl Guarded {
 fn finish_reason(state: ConstraintState) -> Option<FinishReason> {
     match state {
         ConstraintState::Open | ConstraintState::Released => None,
-        ConstraintState::Complete => Some(FinishReason::Stop),
+        ConstraintState::Complete | ConstraintState::Blocked { whole: true } => {
+            Some(FinishReason::Stop)
+        }
+        ConstraintState::Blocked { whole: false } => Some(FinishReason::Blocked),
         ConstraintState::Failed(reason) => Some(FinishReason::Error(reason)),
     }
 }
@@ -163,6 +176,10 @@ impl Borrowed {
 impl Constraint for Guarded {
     fn mask(&mut self, words: &mut [u32]) {
         self.call(|own| own.mask(words));
+    }
+
+    fn allows_all(&mut self) -> bool {
+        self.call(|own| own.allows_all()).unwrap_or(false)
     }
 
     fn accept(&mut self, token: u32) {

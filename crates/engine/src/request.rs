@@ -150,6 +150,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context.
     Length,
+    /// Bans and minimums left nothing of what the constraint allows, where the text could not end.
+    Blocked,
     /// Ended by [`crate::EngineHandle::finish`]: the server found a stop string.
     Finished,
     /// Ended by [`crate::EngineHandle::abort`].

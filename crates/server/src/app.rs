@@ -15,7 +15,7 @@ use crate::active_requests::ActiveRequests;
 use crate::body;
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
-use crate::grammar::{Form, Grammars};
+use crate::grammar::{self, Form, Grammars};
 use crate::ids;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -221,16 +221,21 @@ impl App {
         result.unwrap_or_else(|error| Err(failed(&error)))
     }
 
-    /// Holds all sequences of a request to its form.
+    /// Holds all sequences of a request to its form, and to the calls that it allows.
     pub(crate) async fn constrain(
         &self,
         request_id: &str,
         form: Option<Form>,
         mut planned: Vec<Planned>,
     ) -> Result<Vec<Planned>, ApiError> {
-        if let Some(form) = form {
-            let made = self.grammars.constraint(form, request_id, &self.metrics);
-            let constraint = made.await?;
+        let Some(first) = planned.first() else {
+            return Ok(planned);
+        };
+        let banned = grammar::banned(&first.request);
+        let made =
+            self.grammars
+                .constraint(form, (&first.text, &banned), request_id, &self.metrics);
+        if let Some(constraint) = made.await? {
             for plan in &mut planned {
                 plan.request.constraint = Some(constraint.clone());
             }

@@ -7,7 +7,8 @@ use crate::text_stream::{Delta, Matched, TextStream, TokenLine};
 /// How an output ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What ended it; `None` = the limit of tokens, or an abort.
+    /// What ended it; `None` = the limit of tokens, an abort, or options that left nothing of what
+    /// its form allows.
     pub matched: Option<Matched>,
     /// Somebody ended it before its time.
     pub aborted: bool,
@@ -131,6 +132,7 @@ impl Generation {
             FinishReason::Error(text) => return Err(Interruption::Failed(text)),
             FinishReason::Stop
             | FinishReason::Length
+            | FinishReason::Blocked
             | FinishReason::Finished
             | FinishReason::Aborted => {}
         }

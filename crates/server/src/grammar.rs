@@ -3,29 +3,40 @@
 //! A request says what it wants (`Wanted`); a `Form` of it becomes a constraint on the tokens
 //! of every choice. Only JSON needs the grammar engine, which is `llguidance`.
 
+mod allowed_calls;
 mod answer;
+#[cfg(test)]
+mod call_tests;
+mod call_tokens;
 mod compiler;
+mod finite;
 mod forced_call;
 mod json;
+mod masks;
 mod reasoning;
 mod response_format;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::OutputConstraint;
+use engine::{OutputConstraint, Request};
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
 use crate::metrics::Metrics;
+use crate::text_stream::TextOptions;
 use crate::vocabulary::Vocabulary;
+use allowed_calls::AllowedCalls;
 use answer::AnswerConstraint;
+use call_tokens::CallTokens;
 use compiler::{Compiler, Fault};
+pub(crate) use finite::has_finite_value;
 use forced_call::ForcedCall;
+use json::JsonConstraint;
 use reasoning::Marks;
 use response_format::JsonSchema;
 
@@ -122,6 +133,8 @@ impl Form {
 pub(crate) struct Grammars {
     vocabulary: Arc<Vocabulary>,
     marks: Arc<Marks>,
+    /// Made when the first request restricts calls.
+    call_tokens: Arc<OnceLock<Arc<CallTokens>>>,
     /// `None` without a grammar engine.
     compiler: Option<Compiler>,
 }
@@ -141,45 +154,122 @@ impl Grammars {
     ) -> Self {
         Grammars {
             marks: Arc::new(Marks::new(vocabulary)),
+            call_tokens: Arc::default(),
             compiler: (config.backend == GrammarBackend::Llguidance)
                 .then(|| Compiler::new(vocabulary, end_ids, config.timeout)),
             vocabulary: Arc::clone(vocabulary),
         }
     }
 
-    /// The constraint of a form, at the first output token. Compiles on a thread of its own.
+    /// The constraint of a sequence at its first output token: its form, and which calls may be made
+    /// in its text. The tokens of `banned` never come. `None` where anything may be written. Compiles
+    /// on a thread of its own.
     pub(crate) async fn constraint(
         &self,
-        form: Form,
+        form: Option<Form>,
+        (text, banned): (&TextOptions, &[u32]),
         request_id: &str,
         metrics: &Metrics,
-    ) -> Result<Box<dyn OutputConstraint>, ApiError> {
+    ) -> Result<Option<Box<dyn OutputConstraint>>, ApiError> {
+        let calls = self.allowed_calls(text, request_id).await?;
+        let Some(form) = form else {
+            return Ok(calls.map(|calls| Box::new(calls) as Box<dyn OutputConstraint>));
+        };
         let (inner, call): (Box<dyn OutputConstraint>, _) = match form.wanted {
             Wanted::Json { schema, tools } => {
-                let Some(compiler) = &self.compiler else {
-                    return Err(no_backend());
-                };
-                let compiled = compiler.compile(schema).await;
-                let json = compiled.map_err(|fault| refusal(fault, request_id))?;
-                if json.unenforced > 0 {
-                    metrics.count_ignored("response_format.json_schema.schema");
-                }
+                let tools = tools && !calls.as_ref().is_some_and(AllowedCalls::is_empty);
+                let json = self.json(schema, request_id, metrics).await?;
                 let call = tools.then_some(answer::Call::Instead);
-                (Box::new(json.constraint), call)
+                let begins = call.and(self.marks.tool_call());
+                if !self.can_begin(&json, begins, banned) {
+                    return Err(contradiction("the JSON of the 'response_format'"));
+                }
+                (Box::new(json), call)
             }
             Wanted::Call(names) => {
-                let call = ForcedCall::new(&self.vocabulary, &names)
-                    .map_err(|reason| ApiError::internal(request_id, &reason))?;
+                let call = ForcedCall::new(&self.vocabulary, &names, banned)
+                    .map_err(|reason| ApiError::internal(request_id, &reason))?
+                    .ok_or_else(|| contradiction("a call that the 'tool_choice' asks for"))?;
                 (Box::new(call), Some(answer::Call::Forced))
             }
         };
-        Ok(Box::new(AnswerConstraint::new(
+        Ok(Some(Box::new(AnswerConstraint::new(
             inner,
             Arc::clone(&self.marks),
             form.in_reasoning,
             call,
-        )))
+            calls,
+        ))))
     }
+
+    async fn json(
+        &self,
+        schema: JsonSchema,
+        request_id: &str,
+        metrics: &Metrics,
+    ) -> Result<JsonConstraint, ApiError> {
+        let Some(compiler) = &self.compiler else {
+            return Err(no_backend());
+        };
+        let compiled = compiler.compile(schema).await;
+        let json = compiled.map_err(|fault| refusal(fault, request_id))?;
+        if json.unenforced > 0 {
+            metrics.count_ignored("response_format.json_schema.schema");
+        }
+        Ok(json.constraint)
+    }
+
+    /// Whether a first token of the text, or the mark that may come instead, is not banned.
+    fn can_begin(&self, json: &JsonConstraint, mark: Option<u32>, banned: &[u32]) -> bool {
+        if banned.is_empty() {
+            return true;
+        }
+        let mut words = vec![0; self.vocabulary.len().div_ceil(32)];
+        json.boxed_clone().mask(&mut words);
+        mark.into_iter().for_each(|id| masks::allow(&mut words, id));
+        banned.iter().for_each(|&id| masks::ban(&mut words, id));
+        words.iter().any(|&word| word != 0)
+    }
+
+    async fn allowed_calls(
+        &self,
+        text: &TextOptions,
+        request_id: &str,
+    ) -> Result<Option<AllowedCalls>, ApiError> {
+        if text.tools.as_ref().is_none_or(|set| set.callable.is_none()) {
+            return Ok(None);
+        }
+        let tokens = match self.call_tokens.get() {
+            Some(tokens) => Arc::clone(tokens),
+            None => {
+                let (cell, vocabulary) =
+                    (Arc::clone(&self.call_tokens), Arc::clone(&self.vocabulary));
+                let make = move || {
+                    let made = || Arc::new(CallTokens::new(&vocabulary));
+                    Arc::clone(cell.get_or_init(made))
+                };
+                let made = tokio::task::spawn_blocking(make).await;
+                made.map_err(|error| ApiError::internal(request_id, &error.to_string()))?
+            }
+        };
+        Ok(AllowedCalls::new(&self.vocabulary, &tokens, text))
+    }
+}
+
+/// Tokens that a request's bias bans.
+pub(crate) fn banned(request: &Request) -> Vec<u32> {
+    let bias = request.sampling.logit_bias.iter();
+    bias.filter(|(_, bias)| *bias == f32::NEG_INFINITY)
+        .map(|&(id, _)| id)
+        .collect()
+}
+
+fn contradiction(what: &str) -> ApiError {
+    let message = format!(
+        "'logit_bias' bans every token that {what} could begin with; ban fewer tokens, or do not \
+         ask for it."
+    );
+    ApiError::invalid("invalid_value", "logit_bias", message)
 }
 
 fn no_backend() -> ApiError {

@@ -5,6 +5,7 @@
 //! knows which token it came from, so the number of tokens that count is exact wherever the text is
 //! cut.
 
+mod ahead;
 #[cfg(test)]
 mod call_tests;
 mod calls;
@@ -22,6 +23,7 @@ use engine::{TokenLogprob, TokenUpdate};
 
 use crate::tool_calls::{Body, End, ToolSet};
 use crate::vocabulary::Vocabulary;
+pub(crate) use ahead::Ahead;
 use held_tokens::HeldTokens;
 use thoughts::Thoughts;
 
@@ -146,7 +148,7 @@ enum State {
 }
 
 /// The text of one sequence as it grows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TextStream {
     vocabulary: Arc<Vocabulary>,
     options: TextOptions,

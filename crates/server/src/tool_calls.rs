@@ -18,6 +18,7 @@
 //! and the white space between them. [`crate::text_stream::TextStream`] drives it and is the only
 //! layer that says what is text and what is a call.
 
+mod allowed;
 mod arguments;
 mod body;
 mod conversion;
@@ -28,6 +29,7 @@ mod tags;
 mod tool_set;
 mod value;
 
+pub(crate) use allowed::{AllowedNames, may_decide, may_decide_behind_mark};
 pub(crate) use body::{Body, Step};
 pub(crate) use opening::{Opening, Within, find};
 pub use tool_set::{Tool, ToolSet};

@@ -76,7 +76,10 @@ impl<R: StepRunner> StepLoop<R> {
         end: Option<FinishReason>,
         ended: &mut Vec<(usize, FinishReason)>,
     ) {
-        if let (true, Some(FinishReason::Error(_))) = (tokens.is_empty(), &end) {
+        // A constraint may refuse a step's first token; nothing else ends a request without one.
+        if let (true, Some(FinishReason::Error(_) | FinishReason::Stop | FinishReason::Blocked)) =
+            (tokens.is_empty(), &end)
+        {
             ended.extend(end.map(|reason| (index, reason)));
             return;
         }

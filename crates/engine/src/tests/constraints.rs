@@ -19,6 +19,8 @@ pub(crate) enum Turn {
     Panics,
     /// Nothing is allowed there.
     IsStuck,
+    /// The same, where the text may end.
+    MayEnd,
 }
 
 /// Output token i is i modulo `modulus`, until the turn at token `at`.
@@ -54,7 +56,7 @@ impl Constraint for Cycle {
         self.masked.store(true, Ordering::Relaxed);
         let behind = self.path.len() >= self.at;
         match self.turn {
-            Turn::Ends | Turn::IsStuck if behind => return,
+            Turn::Ends | Turn::IsStuck | Turn::MayEnd if behind => return,
             Turn::Panics if behind => panic!("a broken constraint"),
             _ => {}
         }
@@ -68,7 +70,7 @@ impl Constraint for Cycle {
 
     fn accept(&mut self, token: u32) {
         let index = self.path.len();
-        let stuck = self.turn == Turn::IsStuck && index >= self.at;
+        let stuck = matches!(self.turn, Turn::IsStuck | Turn::MayEnd) && index >= self.at;
         if index < self.at && !self.allows(index, token) || stuck {
             self.illegal.get_or_insert(index);
         }
@@ -84,7 +86,8 @@ impl Constraint for Cycle {
 impl OutputConstraint for Cycle {
     fn state(&self) -> ConstraintState {
         if self.illegal.is_some() {
-            return ConstraintState::Failed("no token may follow".into());
+            let whole = self.turn == Turn::MayEnd;
+            return ConstraintState::Blocked { whole };
         }
         match (self.turn, self.path.len() >= self.at) {
             (Turn::Ends, true) => ConstraintState::Complete,
@@ -194,8 +197,6 @@ fn a_failure_is_that_of_its_own_request() {
             (Turn::Fails, "the cycle broke", 1),
             (Turn::Panics, "panicked", 6),
             (Turn::Panics, "panicked", 0),
-            (Turn::IsStuck, "no token may follow", 6),
-            (Turn::IsStuck, "no token may follow", 0),
         ] {
             let cycle = Cycle::new(2, at, turn);
             let free = harness.submit(request(40, 50, 8));
@@ -218,6 +219,44 @@ fn a_failure_is_that_of_its_own_request() {
         }
         harness.handle().drain();
         while harness.receive() {}
+    }
+}
+
+/// Where nothing is left of what may follow, a request ends before the token that came all the same.
+#[test]
+fn a_blocked_request_ends_before_what_may_not_come() {
+    let mut expected = Vec::new();
+    for drafting in SHAPES {
+        let mut harness = start(drafting);
+        let mut answers = Vec::new();
+        let (alone, _) = harness.run(request(40, 50, 8));
+        for (turn, reason) in [
+            (Turn::IsStuck, FinishReason::Blocked),
+            (Turn::MayEnd, FinishReason::Stop),
+        ] {
+            for at in [0, 1, 2, 6, 17, 33] {
+                let cycle = Cycle::new(2, at, turn);
+                let free = harness.submit(request(40, 50, 8));
+                let (tokens, finish) = harness.run(constrained(request(30, 60, 5), cycle.clone()));
+                assert!(obeys(&cycle, &tokens), "{drafting:?}: {tokens:?}");
+                assert_eq!(finish.reason, reason, "{drafting:?} at {at}");
+                assert_eq!((tokens.len(), finish.completion_tokens), (at, at));
+                assert_eq!(harness.await_end(free).reason, FinishReason::Length);
+                assert_eq!(harness.tokens(free), alone);
+                answers.push(tokens);
+            }
+        }
+        // The limit may come first, or at the same token.
+        for (max_tokens, reason) in [(6, FinishReason::Length), (7, FinishReason::Blocked)] {
+            let cycle = Cycle::new(2, 6, Turn::IsStuck);
+            let (tokens, finish) = harness.run(constrained(request(30, max_tokens, 5), cycle));
+            assert_eq!((tokens.len(), finish.reason), (6, reason));
+        }
+        harness.drain();
+        if expected.is_empty() {
+            expected = answers.clone();
+        }
+        assert_eq!(answers, expected, "{drafting:?}");
     }
 }
 

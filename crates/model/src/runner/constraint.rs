@@ -18,6 +18,11 @@ pub trait Constraint {
     /// `ceil(vocab_size / 32)` words and comes zeroed; bits that name no token mean nothing.
     fn mask(&mut self, words: &mut [u32]);
 
+    /// Whether every token may come next: then nobody asks for the mask.
+    fn allows_all(&mut self) -> bool {
+        false
+    }
+
     /// Moves on by a token that the last mask of this point allowed.
     fn accept(&mut self, token: u32);
 
@@ -123,7 +128,9 @@ impl<B: Backend> Masks<B> {
                 tree.visit(0, &mut **constraint);
                 let used = tree.rows_used();
                 let words = &self.words[..used * width];
-                backend.upload(words, &mut self.tables.words, start * width)?;
+                if !words.is_empty() {
+                    backend.upload(words, &mut self.tables.words, start * width)?;
+                }
             }
             start += rows;
         }
@@ -144,16 +151,19 @@ struct MaskedTree<'a> {
 }
 
 impl MaskedTree<'_> {
-    /// Masks a node and what can be chosen below it: a child that its parent's mask bans is never
+    /// Masks a node, unless all may follow it, and what can be chosen below it: a child that its parent's mask bans is never
     /// reached, nor is what hangs on it. The constraint stands behind the node's token.
     fn visit(&mut self, node: usize, constraint: &mut dyn Constraint) {
         let words = node * self.width..(node + 1) * self.width;
-        self.words[words.clone()].fill(0);
-        constraint.mask(&mut self.words[words.clone()]);
-        self.masked[node] = 1;
+        let free = constraint.allows_all();
+        if !free {
+            self.words[words.clone()].fill(0);
+            constraint.mask(&mut self.words[words.clone()]);
+            self.masked[node] = 1;
+        }
         let mut next = self.first_child[node];
         while let Ok(child) = usize::try_from(next) {
-            if is_allowed(&self.words[words.clone()], self.token[child]) {
+            if free || is_allowed(&self.words[words.clone()], self.token[child]) {
                 constraint.accept(self.token[child]);
                 self.visit(child, constraint);
                 constraint.rollback(1);
@@ -173,10 +183,11 @@ impl MaskedTree<'_> {
 mod tests {
     use super::*;
 
-    /// Tokens must rise by 1 to 3.
+    /// Tokens must rise by 1 to 3, except behind `free`.
     struct Rising {
         path: Vec<u32>,
         masks: usize,
+        free: u32,
     }
 
     impl Constraint for Rising {
@@ -189,9 +200,17 @@ mod tests {
             self.masks += 1;
         }
 
+        fn allows_all(&mut self) -> bool {
+            self.path.last() == Some(&self.free)
+        }
+
         fn accept(&mut self, token: u32) {
             let last = self.path.last().expect("there is a root");
-            assert!((last + 1..=last + 3).contains(&token), "{token} is banned");
+            let free = *last == self.free;
+            assert!(
+                free || (last + 1..=last + 3).contains(&token),
+                "{token} is banned"
+            );
             self.path.push(token);
         }
 
@@ -216,6 +235,7 @@ mod tests {
         let mut constraint = Rising {
             path: vec![30],
             masks: 0,
+            free: 0,
         };
         tree.visit(0, &mut constraint);
         assert_eq!(tree.rows_used(), 6);
@@ -229,5 +249,29 @@ mod tests {
                 _ => assert_eq!(words, [0xAB; 2], "row {row} was not touched"),
             }
         }
+    }
+
+    /// Behind 31 everything may come: its row stays as it was, the rows below have masks again.
+    #[test]
+    fn nodes_that_everything_may_follow_get_no_mask() {
+        let token = [30, 31, 50, 52, 60];
+        let (mut masked, mut words) = ([0; 5], [0xAB; 10]);
+        let mut tree = MaskedTree {
+            token: &token,
+            first_child: &[1, 2, 3, -1, -1],
+            next_sibling: &[-1, -1, 4, -1, -1],
+            width: 2,
+            masked: &mut masked,
+            words: &mut words,
+        };
+        let mut constraint = Rising {
+            path: vec![30],
+            masks: 0,
+            free: 31,
+        };
+        tree.visit(0, &mut constraint);
+        assert_eq!((&constraint.path[..], constraint.masks), (&[30][..], 4));
+        assert_eq!(masked, [1, 0, 1, 1, 1]);
+        assert_eq!(words[2..4], [0xAB; 2]);
     }
 }

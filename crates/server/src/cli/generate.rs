@@ -203,7 +203,10 @@ fn deliver(deltas: &mut Vec<Delta>, text: &mut Option<String>, show: bool) -> Re
 
 fn ended(finish: Finish) -> Result<Finish, Failure> {
     match &finish.reason {
-        FinishReason::Stop | FinishReason::Length | FinishReason::Finished => Ok(finish),
+        FinishReason::Stop
+        | FinishReason::Length
+        | FinishReason::Blocked
+        | FinishReason::Finished => Ok(finish),
         FinishReason::Aborted | FinishReason::Expired => {
             Err(Failure::new(Exit::Runtime, "the request was aborted"))
         }

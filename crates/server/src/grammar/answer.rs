@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use engine::{Constraint, ConstraintState, OutputConstraint};
 
+use super::allowed_calls::AllowedCalls;
+use super::masks::{allow, ban};
 use super::reasoning::{Closing, Held, Marks};
 
 /// Tokens of nothing but newlines that may stand between reasoning and answer.
@@ -35,6 +37,8 @@ pub(super) struct AnswerConstraint {
     answer: Box<dyn OutputConstraint>,
     marks: Arc<Marks>,
     call: Option<Call>,
+    /// What calls may be, where the answer itself says nothing of that.
+    calls: Option<AllowedCalls>,
     start: Phase,
     /// After each accepted token.
     phases: Vec<Phase>,
@@ -49,11 +53,13 @@ impl AnswerConstraint {
         marks: Arc<Marks>,
         in_reasoning: bool,
         call: Option<Call>,
+        calls: Option<AllowedCalls>,
     ) -> Self {
         AnswerConstraint {
             answer,
             marks,
             call,
+            calls,
             start: match in_reasoning {
                 true => Phase::Reasoning(Held::default()),
                 // The template has closed the block and written the newlines itself.
@@ -66,6 +72,16 @@ impl AnswerConstraint {
 
     fn phase(&self) -> Phase {
         self.phases.last().copied().unwrap_or(self.start)
+    }
+
+    /// The rules of calls, where the text is free otherwise.
+    fn calls(&self) -> Option<&AllowedCalls> {
+        let free = match self.phase() {
+            Phase::Reasoning(_) | Phase::Free => true,
+            Phase::Newlines(_) => false,
+            Phase::Answer => self.answer.state() == ConstraintState::Released,
+        };
+        self.calls.as_ref().filter(|_| free)
     }
 
     fn is_call(&self, token: u32, call: Call) -> bool {
@@ -97,18 +113,6 @@ impl AnswerConstraint {
     }
 }
 
-fn allow(words: &mut [u32], id: u32) {
-    if let Some(word) = words.get_mut(id as usize / 32) {
-        *word |= 1 << (id % 32);
-    }
-}
-
-fn ban(words: &mut [u32], id: u32) {
-    if let Some(word) = words.get_mut(id as usize / 32) {
-        *word &= !(1 << (id % 32));
-    }
-}
-
 impl Constraint for AnswerConstraint {
     fn mask(&mut self, words: &mut [u32]) {
         match self.phase() {
@@ -132,9 +136,25 @@ impl Constraint for AnswerConstraint {
             }
             Phase::Answer => self.answer.mask(words),
         }
+        if let Some(calls) = self.calls() {
+            calls.restrict(words);
+        }
+    }
+
+    fn allows_all(&mut self) -> bool {
+        let all = match self.phase() {
+            Phase::Free => true,
+            Phase::Reasoning(held) => self.marks.overrun(held).is_empty(),
+            Phase::Newlines(_) => false,
+            Phase::Answer => self.answer.allows_all(),
+        };
+        all && self.calls().is_none_or(AllowedCalls::allows_any)
     }
 
     fn accept(&mut self, token: u32) {
+        if let Some(calls) = &mut self.calls {
+            calls.accept(token);
+        }
         let phase = self.next(token);
         if phase == Phase::Answer {
             self.answer.accept(token);
@@ -143,6 +163,9 @@ impl Constraint for AnswerConstraint {
     }
 
     fn rollback(&mut self, tokens: usize) {
+        if let Some(calls) = &mut self.calls {
+            calls.rollback(tokens);
+        }
         let kept = self.phases.len().saturating_sub(tokens);
         let answered = self.phases.drain(kept..);
         let answered = answered.filter(|&phase| phase == Phase::Answer).count();
@@ -155,9 +178,12 @@ impl Constraint for AnswerConstraint {
 
 impl OutputConstraint for AnswerConstraint {
     fn state(&self) -> ConstraintState {
+        // The answer began in the token that closed the reasoning.
         if self.illegal.is_some() {
-            let reason = "the answer began in the token that closed the reasoning";
-            return ConstraintState::Failed(reason.to_owned());
+            return ConstraintState::Blocked { whole: false };
+        }
+        if let Some(calls) = self.calls() {
+            return calls.state();
         }
         match self.phase() {
             Phase::Free => ConstraintState::Released,
@@ -171,6 +197,7 @@ impl OutputConstraint for AnswerConstraint {
             answer: self.answer.boxed_clone(),
             marks: Arc::clone(&self.marks),
             call: self.call,
+            calls: self.calls.clone(),
             start: self.start,
             phases: self.phases.clone(),
             illegal: self.illegal,

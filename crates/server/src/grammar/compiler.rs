@@ -10,6 +10,7 @@ use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use super::finite::has_finite_value;
 use super::json::JsonConstraint;
 use super::response_format::JsonSchema;
 use crate::vocabulary::Vocabulary;
@@ -192,12 +193,15 @@ fn compile(factory: &ParserFactory, schema: &JsonSchema) -> Result<Entry, String
         lenient: !schema.strict,
         ..JsonCompileOptions::default()
     };
-    let mut schema = Value::Object(schema.schema.clone());
-    options.apply_to(&mut schema);
-    let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema));
+    let mut whole = Value::Object(schema.schema.clone());
+    options.apply_to(&mut whole);
+    let parser = factory.create_parser(TopLevelGrammar::from_json_schema(whole));
     let mut matcher = Matcher::new(parser);
     if let Some(error) = matcher.get_error() {
         return Err(one_line(&error));
+    }
+    if !has_finite_value(&Value::Object(schema.schema.clone())) {
+        return Err("no finite value fits it, as when it requires itself without end".into());
     }
     // Some faults show only when a first token is asked for.
     if let Err(error) = matcher.deep_clone().compute_mask() {

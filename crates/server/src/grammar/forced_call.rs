@@ -19,12 +19,21 @@ pub(super) struct ForcedCall {
 }
 
 impl ForcedCall {
-    /// Before the first token.
-    pub(super) fn new(vocabulary: &Vocabulary, names: &[String]) -> Result<Self, String> {
+    /// Before the first token. Names that need a token of `banned` are left out; `Ok(None)` where all
+    /// do.
+    pub(super) fn new(
+        vocabulary: &Vocabulary,
+        names: &[String],
+        banned: &[u32],
+    ) -> Result<Option<Self>, String> {
         let mut nodes: Vec<Node> = vec![Vec::new()];
         for name in names {
+            let tokens = vocabulary.encode(&format!("<tool_call>\n<function={name}>\n"))?;
+            if tokens.iter().any(|token| banned.contains(token)) {
+                continue;
+            }
             let mut node = 0;
-            for token in vocabulary.encode(&format!("<tool_call>\n<function={name}>\n"))? {
+            for token in tokens {
                 let known = nodes[node].iter().find(|(own, _)| *own == token);
                 node = match known {
                     Some(&(_, child)) => child,
@@ -37,10 +46,10 @@ impl ForcedCall {
                 };
             }
         }
-        Ok(ForcedCall {
+        Ok((nodes.len() > 1).then(|| ForcedCall {
             nodes: Arc::new(nodes),
             path: Vec::new(),
-        })
+        }))
     }
 
     fn node(&self) -> Option<usize> {
@@ -65,6 +74,10 @@ impl Constraint for ForcedCall {
         }
     }
 
+    fn allows_all(&mut self) -> bool {
+        self.node().is_some_and(|node| self.is_whole(node))
+    }
+
     fn accept(&mut self, token: u32) {
         let next = self.node().and_then(|node| {
             if self.is_whole(node) {
@@ -84,10 +97,7 @@ impl Constraint for ForcedCall {
 impl OutputConstraint for ForcedCall {
     fn state(&self) -> ConstraintState {
         match self.node() {
-            None => {
-                let reason = "a token of the forced tool call is banned by something else";
-                ConstraintState::Failed(reason.to_owned())
-            }
+            None => ConstraintState::Blocked { whole: false },
             Some(node) if self.is_whole(node) => ConstraintState::Released,
             Some(_) => ConstraintState::Open,
         }

@@ -6,7 +6,20 @@ use llguidance::Matcher;
 /// A text of a compiled schema.
 pub(super) struct JsonConstraint {
     matcher: Matcher,
+    /// Tokens that the matcher took.
+    taken: usize,
+    /// The first token that could not come and did. The matcher knows nothing of it, nor of those
+    /// behind it.
+    refused: Option<Refused>,
     failed: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Refused {
+    /// Tokens from it on.
+    tokens: usize,
+    /// The text might have ended before it.
+    whole: bool,
 }
 
 impl JsonConstraint {
@@ -14,8 +27,24 @@ impl JsonConstraint {
     pub(super) fn of(matcher: &Matcher) -> Self {
         JsonConstraint {
             matcher: matcher.deep_clone(),
+            taken: 0,
+            refused: None,
             failed: None,
         }
+    }
+
+    /// Gives the matcher a token that may be a wrong one.
+    fn take(&mut self, token: u32) -> Result<Option<Refused>, String> {
+        let matcher = &mut self.matcher;
+        if matcher
+            .try_consume_tokens(&[token])
+            .map_err(|error| error.to_string())?
+            == 1
+        {
+            return Ok(None);
+        }
+        let whole = matcher.is_accepting().map_err(|error| error.to_string())?;
+        Ok(Some(Refused { tokens: 1, whole }))
     }
 }
 
@@ -37,13 +66,29 @@ impl Constraint for JsonConstraint {
     }
 
     fn accept(&mut self, token: u32) {
-        if let Err(error) = self.matcher.consume_token(token) {
-            self.failed.get_or_insert(error.to_string());
+        if let Some(refused) = &mut self.refused {
+            refused.tokens += 1;
+            return;
+        }
+        match self.take(token) {
+            Ok(None) => self.taken += 1,
+            Ok(refused) => self.refused = refused,
+            Err(reason) => {
+                self.failed.get_or_insert(reason);
+            }
         }
     }
 
     fn rollback(&mut self, tokens: usize) {
-        if let Err(error) = self.matcher.rollback(tokens) {
+        let refused = self.refused.map_or(0, |refused| refused.tokens);
+        self.refused = self.refused.filter(|_| tokens < refused);
+        if let Some(refused) = &mut self.refused {
+            refused.tokens -= tokens;
+            return;
+        }
+        let taken = (tokens - refused).min(self.taken);
+        self.taken -= taken;
+        if let Err(error) = self.matcher.rollback(taken) {
             self.failed.get_or_insert(error.to_string());
         }
     }
@@ -53,6 +98,9 @@ impl OutputConstraint for JsonConstraint {
     fn state(&self) -> ConstraintState {
         match &self.failed {
             Some(reason) => ConstraintState::Failed(reason.clone()),
+            None if self.refused.is_some() => ConstraintState::Blocked {
+                whole: self.refused.is_some_and(|refused| refused.whole),
+            },
             None if self.matcher.is_stopped() => ConstraintState::Complete,
             None => ConstraintState::Open,
         }
@@ -61,6 +109,8 @@ impl OutputConstraint for JsonConstraint {
     fn boxed_clone(&self) -> Box<dyn OutputConstraint> {
         Box::new(JsonConstraint {
             matcher: self.matcher.deep_clone(),
+            taken: self.taken,
+            refused: self.refused,
             failed: self.failed.clone(),
         })
     }

@@ -5,14 +5,16 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{END_OF_TURN, byte_vocabulary};
+use crate::text_stream::Split;
+use crate::tool_calls::ToolSet;
 
-fn bundled() -> Arc<Vocabulary> {
+pub(super) fn bundled() -> Arc<Vocabulary> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let json = std::fs::read(folder.join("spinney-tiny/tokenizer.json")).unwrap();
     Arc::new(Vocabulary::read(&json, "tokenizer.json").unwrap())
 }
 
-fn grammars(vocabulary: &Arc<Vocabulary>, timeout: Duration) -> Grammars {
+pub(super) fn grammars(vocabulary: &Arc<Vocabulary>, timeout: Duration) -> Grammars {
     let end = vocabulary.encode("<|im_end|>").unwrap();
     let config = GrammarConfig {
         timeout,
@@ -25,7 +27,7 @@ fn schema(schema: Value, strict: bool) -> JsonSchema {
     JsonSchema::new(schema.as_object().unwrap().clone(), strict)
 }
 
-fn json_form(value: Value, in_reasoning: bool, tools: bool) -> Form {
+pub(super) fn json_form(value: Value, in_reasoning: bool, tools: bool) -> Form {
     Form {
         wanted: Wanted::Json {
             schema: schema(value, true),
@@ -36,16 +38,44 @@ fn json_form(value: Value, in_reasoning: bool, tools: bool) -> Form {
 }
 
 /// Makes a constraint, whatever thread it takes.
-fn make(grammars: &Grammars, form: Form) -> Result<Box<dyn OutputConstraint>, ApiError> {
+pub(super) fn make_beside(
+    grammars: &Grammars,
+    form: Option<Form>,
+    (text, banned): (&TextOptions, &[u32]),
+) -> Result<Option<Box<dyn OutputConstraint>>, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     let metrics = Metrics::new("m", &crate::metrics::MetricsConfig::default());
-    runtime.block_on(grammars.constraint(form, "req", &metrics))
+    let made = grammars.constraint(form, (text, banned), "req", &metrics);
+    runtime.block_on(made)
 }
 
-fn mask(constraint: &mut Box<dyn OutputConstraint>, vocabulary: &Vocabulary) -> Vec<u32> {
+/// Makes the constraint of a form where nothing else is asked for.
+fn make(grammars: &Grammars, form: Form) -> Result<Box<dyn OutputConstraint>, ApiError> {
+    let made = make_beside(grammars, Some(form), (&text_options(None), &[]));
+    made.map(Option::unwrap)
+}
+
+/// Of a text in which calls of these tools may be made, if any.
+pub(super) fn text_options(tools: Option<ToolSet>) -> TextOptions {
+    TextOptions {
+        split: Split::StartsInContent,
+        tools: tools.map(Arc::new),
+        stops: Vec::new(),
+        include_stop: false,
+        end_ids: Vec::new(),
+        stop_ids: Vec::new(),
+        skip_special: true,
+        min_tokens: 0,
+    }
+}
+
+pub(super) fn mask(
+    constraint: &mut Box<dyn OutputConstraint>,
+    vocabulary: &Vocabulary,
+) -> Vec<u32> {
     let mut words = vec![0; vocabulary.len().div_ceil(32)];
     constraint.mask(&mut words);
     let ids = 0..u32::try_from(vocabulary.len()).unwrap();
@@ -54,10 +84,10 @@ fn mask(constraint: &mut Box<dyn OutputConstraint>, vocabulary: &Vocabulary) -> 
 }
 
 /// A small generator of the linear congruential kind, as `rand` is no dependency here.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(super) fn below(&mut self, limit: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -67,7 +97,7 @@ impl Random {
 }
 
 /// Nested, with everything the documentation names.
-fn nested() -> Value {
+pub(super) fn nested() -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -188,7 +218,19 @@ fn marks_are_no_json_and_an_end_may_come_where_the_text_may_end() {
     number.accept(u32::from(b'1'));
     assert_eq!(number.state(), ConstraintState::Open);
     number.accept(u32::from(b'x'));
-    assert!(matches!(number.state(), ConstraintState::Failed(_)));
+    number.accept(u32::from(b'1'));
+    let blocked = |whole| ConstraintState::Blocked { whole };
+    assert_eq!(number.state(), blocked(true), "a number may end anywhere");
+    number.rollback(1);
+    assert_eq!(number.state(), blocked(true));
+    number.rollback(3);
+    assert_eq!(number.state(), ConstraintState::Open);
+    number.accept(u32::from(b'-'));
+    number.accept(u32::from(b'x'));
+    assert_eq!(number.state(), blocked(false), "but not behind its sign");
+    number.rollback(1);
+    number.accept(u32::from(b'8'));
+    assert_eq!(number.state(), ConstraintState::Open);
 }
 
 #[test]
@@ -324,7 +366,7 @@ fn forced_calls_leave_the_choice_of_the_name() {
         call.rollback(2);
         assert_eq!(call.state(), ConstraintState::Open);
         call.accept(0);
-        assert!(matches!(call.state(), ConstraintState::Failed(_)));
+        assert_eq!(call.state(), ConstraintState::Blocked { whole: false });
         // The reasoning may break off with the call.
         let mut call = make(&grammars, form(true)).unwrap();
         call.accept(vocabulary.encode("well").unwrap()[0]);

@@ -6,12 +6,12 @@ use std::ops::Range;
 use super::TokenLine;
 
 /// Tokens with bytes that were not delivered yet. Positions count from the start of the output.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct HeldTokens {
     tokens: VecDeque<HeldToken>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct HeldToken {
     bytes: Range<usize>,
     /// Only if log-probabilities are asked for.

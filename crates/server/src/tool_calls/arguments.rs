@@ -9,13 +9,13 @@ use super::spaced_json::escape;
 use super::tool_set::Types;
 
 /// Arguments so far. Every method appends the next piece of the JSON object to `out`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
     given: HashSet<String>,
     open: Open,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Open {
     #[default]
     Nothing,

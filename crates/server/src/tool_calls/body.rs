@@ -13,7 +13,7 @@ use super::value::{Part, Value};
 use crate::text_stream::marks::blank;
 
 /// A call that is being read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Body {
     tool: String,
     /// It began with the outer mark.
@@ -22,7 +22,7 @@ pub(crate) struct Body {
     arguments: Arguments,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Place {
     /// Between parameters.
     Between,
@@ -59,6 +59,11 @@ impl Body {
     /// Whether the outer mark has to close, too.
     pub(crate) fn is_wrapped(&self) -> bool {
         self.wrapped
+    }
+
+    /// Whether no value is open, so that marks are marks.
+    pub(crate) fn is_between(&self) -> bool {
+        !matches!(self.place, Place::Value(_))
     }
 
     /// Decides about the beginning of `raw`, which is all there is until `end`; appends to `out`

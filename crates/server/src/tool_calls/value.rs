@@ -12,7 +12,7 @@ use super::tags::{
 use crate::text_stream::marks::{blank, incomplete_tail};
 
 /// The value that is being read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Value {
     /// The one line break in front is gone.
     started: bool,

@@ -20,7 +20,9 @@ pub fn whole(engine: &Engine, request: Request) -> Result<(Vec<u32>, Finish), Fa
                 continue;
             };
             return match &finish.reason {
-                FinishReason::Stop | FinishReason::Length => Ok((tokens, finish)),
+                FinishReason::Stop | FinishReason::Length | FinishReason::Blocked => {
+                    Ok((tokens, finish))
+                }
                 FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason.clone())),
                 FinishReason::Aborted | FinishReason::Expired | FinishReason::Finished => {
                     Err(loading::ended(handle))

@@ -179,7 +179,7 @@ impl Open {
 
 fn check(finish: &Finish, engine: &Engine) -> Result<(), Failure> {
     match &finish.reason {
-        FinishReason::Stop | FinishReason::Length => Ok(()),
+        FinishReason::Stop | FinishReason::Length | FinishReason::Blocked => Ok(()),
         FinishReason::Error(reason) => Err(Failure::new(Exit::Runtime, reason.clone())),
         FinishReason::Aborted | FinishReason::Expired | FinishReason::Finished => {
             Err(loading::ended(&engine.handle))
