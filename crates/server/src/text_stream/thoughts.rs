@@ -8,7 +8,7 @@ use super::{Delta, Split, TextOptions, TextStream};
 use crate::vocabulary::Vocabulary;
 
 /// The same output, split and shown to nobody.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Thoughts {
     stream: Box<TextStream>,
     unseen: Vec<Delta>,
