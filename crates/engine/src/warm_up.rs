@@ -18,8 +18,10 @@ const BATCHES: [usize; 4] = [4, 16, 64, 256];
 const BATCH_MS: f64 = 100.0;
 /// Prompt tokens of a scratch sequence.
 const PROMPT: usize = 16;
-/// Timed steps per shape, after one that is not timed.
+/// Timed steps of one sequence per shape, after one that is not timed.
 const TIMED_STEPS: usize = 5;
+/// The same of several sequences: what steps take later corrects them.
+const TIMED_BATCH_STEPS: usize = 3;
 /// Timing of a shape ends early once it took this long.
 const LONG_MS: f64 = 500.0;
 
@@ -199,8 +201,12 @@ fn step_ms<R: StepRunner>(
     let Some(mut steps) = Repeated::begin(runner, shape, count, share, beat)? else {
         return Ok(None);
     };
-    let mut times = Vec::with_capacity(1 + TIMED_STEPS);
-    while times.len() <= TIMED_STEPS {
+    let timed = match count {
+        1 => TIMED_STEPS,
+        _ => TIMED_BATCH_STEPS,
+    };
+    let mut times = Vec::with_capacity(1 + timed);
+    while times.len() <= timed {
         let Some(ms) = steps.step(runner, beat)? else {
             break;
         };

@@ -168,7 +168,13 @@ fn own_shape(random: &mut Pcg64, setting: &Setting, info: &ModelInfo) -> Shape {
 }
 
 fn cycle(random: &mut Pcg64) -> Cycle {
-    let turns = [Turn::Ends, Turn::IsReleased, Turn::Fails, Turn::IsStuck];
+    let turns = [
+        Turn::Ends,
+        Turn::IsReleased,
+        Turn::Fails,
+        Turn::IsStuck,
+        Turn::MayEnd,
+    ];
     let turn = turns[random.random_range(0..turns.len())];
     Cycle::new(random.random_range(1..5), random.random_range(1..60), turn)
 }

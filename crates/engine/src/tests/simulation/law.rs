@@ -33,7 +33,7 @@ impl Law {
         }
     }
 
-    /// The next token; `None` where the constraint fails instead.
+    /// The next token; `None` where the constraint refuses it: then it is the end.
     pub(super) fn next(&mut self) -> Option<u32> {
         assert_eq!(self.end, None, "a token behind the end");
         let words = self.constraint.as_mut().map(|constraint| {
@@ -56,12 +56,18 @@ impl Law {
         let stopped = self.stop_ids.contains(&token);
         self.emitted += 1;
         self.law = mix(self.law, u64::from(token));
+        let refused = match &state {
+            Some(ConstraintState::Failed(text)) => Some(FinishReason::Error(text.clone())),
+            Some(ConstraintState::Blocked { whole: true }) => Some(FinishReason::Stop),
+            Some(ConstraintState::Blocked { whole: false }) => Some(FinishReason::Blocked),
+            _ => None,
+        };
+        if refused.is_some() {
+            self.emitted -= 1;
+            self.end = refused;
+            return None;
+        }
         self.end = match state {
-            Some(ConstraintState::Failed(text)) => {
-                self.emitted -= 1;
-                self.end = Some(FinishReason::Error(text));
-                return None;
-            }
             Some(ConstraintState::Complete) => Some(FinishReason::Stop),
             _ if stopped => Some(FinishReason::Stop),
             _ if self.emitted == self.tokens_max => Some(FinishReason::Length),

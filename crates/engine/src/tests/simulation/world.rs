@@ -316,6 +316,9 @@ impl World {
                     continue;
                 };
                 self.coverage.count("ended", 1);
+                if finish.reason == FinishReason::Blocked {
+                    self.coverage.count("constraints blocked", 1);
+                }
                 if let FinishReason::Error(_) = &finish.reason {
                     let events = ["constraints failed", "not finite"];
                     let broken = is_broken(&finish.reason);
