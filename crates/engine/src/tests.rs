@@ -8,6 +8,7 @@ mod constraints;
 mod costless;
 mod failures;
 mod fixture_pair;
+mod giving_way;
 mod harness;
 mod prefix_cache;
 mod queue;
