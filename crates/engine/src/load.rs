@@ -102,8 +102,8 @@ pub struct PrefixCacheConfig {
     /// A state is kept every so many tokens of a prompt, a positive multiple of 64, beside those at
     /// the ends of turns.
     pub interval: usize,
-    /// States that the device holds; `None` = 8 on a GPU and 16 on the CPU, but no more than a
-    /// twentieth of the memory; 0 = no prefix cache.
+    /// States that the device holds; `None` = 32 on a GPU and 16 on the CPU, but no more than a
+    /// tenth of the memory that the weights leave; 0 = no prefix cache.
     pub snapshots: Option<usize>,
     /// States that host memory holds beside them.
     pub host_snapshots: usize,

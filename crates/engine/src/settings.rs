@@ -299,7 +299,8 @@ impl Settings {
         let none = plan(&self.runner);
         self.runner.snapshots = 1;
         let bytes = plan(&self.runner) - none;
-        self.runner.snapshots = prefix_cache::snapshots(cache.snapshots, own_memory, room, bytes);
+        let left = room.map(|room| room.saturating_sub(none));
+        self.runner.snapshots = prefix_cache::snapshots(cache.snapshots, own_memory, left, bytes);
         if self.runner.snapshots == 0 {
             tracing::info!("no prefix cache: the device holds no snapshot");
             return;

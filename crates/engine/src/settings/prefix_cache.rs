@@ -5,11 +5,11 @@ use ops::PAGE_TOKENS;
 use crate::{EngineError, PrefixCacheConfig};
 
 /// Snapshots on a GPU, whose memory the KV pool wants too, at most without being asked for more.
-const DEVICE_DEFAULT: usize = 8;
+const DEVICE_DEFAULT: usize = 32;
 /// The same where the device's memory is the host's.
 const CPU_DEFAULT: usize = 16;
-/// The part of the room that they may take then.
-const ROOM_SHARE: u64 = 20;
+/// The part of what weights and workspaces leave that they may take then.
+const ROOM_SHARE: u64 = 10;
 
 /// How the engine uses its prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub(super) fn check(config: &PrefixCacheConfig) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Snapshots on the device: as many as asked for, else what a twentieth of the room holds, and no
-/// more than a default. `bytes`: of one.
+/// Snapshots on the device: as many as asked for, else what a tenth of `room` holds, the bytes that are
+/// left for them and the KV pool, and no more than a default. `bytes`: of one.
 pub(super) fn snapshots(
     asked: Option<usize>,
     own_memory: bool,
@@ -56,13 +56,13 @@ mod tests {
     fn snapshots_take_little_unless_told_otherwise() {
         const GIB: u64 = 1 << 30;
         let table = [
-            (None, true, Some(124 * GIB), 154_000_000, 8),
-            (None, true, Some(20 * GIB), 154_000_000, 6),
+            (None, true, Some(66 * GIB), 154_000_000, 32),
+            (None, true, Some(12 * GIB), 154_000_000, 8),
             (None, true, Some(GIB), 154_000_000, 0),
-            (None, true, None, 154_000_000, 8),
+            (None, true, None, 154_000_000, 32),
             (None, false, None, 1, 16),
             (None, false, Some(GIB), 0, 16),
-            (None, false, Some(GIB), 20_000_000, 2),
+            (None, false, Some(GIB), 20_000_000, 5),
             (Some(100), true, Some(GIB), 154_000_000, 100),
             (Some(0), false, None, 1, 0),
         ];

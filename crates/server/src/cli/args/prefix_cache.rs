@@ -21,8 +21,8 @@ pub struct PrefixCacheArgs {
     #[arg(long, value_name = "TOKENS", default_value = "4096", value_parser = interval)]
     pub prefix_cache_interval: usize,
 
-    /// Recurrent states kept on the device; 0 = no prefix cache [default: 8 on a GPU, 16 on the CPU,
-    /// at most a twentieth of its memory]
+    /// Recurrent states kept on the device; 0 = no prefix cache [default: 32 on a GPU, 16 on the CPU,
+    /// at most a tenth of the memory that the weights leave]
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 0, usize::MAX))]
     pub prefix_cache_snapshots: Option<usize>,
 
