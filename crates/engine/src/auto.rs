@@ -53,6 +53,8 @@ const PROBE_STEPS: u64 = 64;
 /// Share of the time that probes may lose, most and least.
 const PROBE_LOSS: f64 = 0.02;
 const PROBE_LOSS_LEAST: f64 = 0.0025;
+/// What was not lost by probes is kept up to so many steps' time: traffic changes.
+const ALLOWANCE_STEPS: f64 = 4.0;
 /// A probe that takes at most this share of what was expected says that the table is wrong.
 const PROBE_SURPRISE: f64 = 0.9;
 /// Plain needs no news of drafts to be rated, but the time of its step: it is tried where it promises
@@ -215,12 +217,14 @@ impl Auto {
         let Some((choice, drafting, plain)) = self.running.take() else {
             return;
         };
-        if (self.probe_ms.take()).is_some_and(|expected| ms <= PROBE_SURPRISE * expected) {
-            self.probe_loss = PROBE_LOSS;
-        }
-        self.allowance += self.probe_loss * ms;
+        let probe_ms = self.probe_ms.take();
+        let saved = self.allowance + self.probe_loss * ms;
+        self.allowance = saved.min(ALLOWANCE_STEPS * ms);
         // Shapes of requests' own, or lowered ones, were not rated.
         if rows == choice.rows + plain {
+            if probe_ms.is_some_and(|expected| ms <= PROBE_SURPRISE * expected) {
+                self.probe_loss = PROBE_LOSS;
+            }
             let expected = self.table_ms(choice, drafting, plain);
             self.pace
                 .observe(choice.kind(), rows, ms, expected, self.step);

@@ -4,24 +4,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
-use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::app::App;
+use crate::body;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::ids::RID_LENGTH_MAX;
-use crate::trace::RequestId;
 
 /// How often a server that should become idle is looked at.
 const POLL: Duration = Duration::from_millis(20);
 /// Seconds that `/flush_cache` waits at most.
 const WAIT_MAX: f64 = 600.0;
+
+/// A name is short: nothing larger is read.
+const ABORT_BYTES_MAX: usize = 64 << 10;
 
 /// Empties the prefix cache of an idle server.
 pub(crate) async fn flush_cache(
@@ -76,12 +79,14 @@ fn wait(query: &HashMap<String, String>) -> Result<Duration, ApiError> {
 /// Ends the requests of a name, or all.
 pub(crate) async fn abort_request(
     State(app): State<Arc<App>>,
-    Extension(RequestId(request_id)): Extension<RequestId>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let name = app.receive(&request_id, &headers, body, |_, body| named(body));
-    let name = name.await?;
+    // Not behind the requests that wait to be parsed: it may be there to end them.
+    let limits = &app.config.limits;
+    let most = ABORT_BYTES_MAX.min(limits.body_bytes_max);
+    let bytes = body::read(&headers, body, most, limits.body_timeout).await?;
+    let name = named(&body::object(&bytes)?)?;
     let aborted = match &name {
         None => app.active.abort_all(&app.engine),
         Some(name) => app.active.abort(&app.engine, name),

@@ -1,9 +1,8 @@
 //! What happens to fields that are not honoured: some are harmless, some would change the answer.
 
-use serde_json::Value;
-
 use crate::error::{ApiError, shorten};
 use crate::fields::Fields;
+use crate::foreign_fields::is_harmless;
 use crate::metrics::Metrics;
 
 /// Hints without any effect.
@@ -127,11 +126,12 @@ pub(crate) fn check(fields: &Fields, strict: bool, metrics: &Metrics) -> Result<
     values(fields)
 }
 
-/// Refuses one of [`REFUSED`] unless it is `false`, which asks for nothing.
+/// Refuses one of [`REFUSED`] unless it asks for nothing. An empty object asks for something: for a
+/// schema that everything fits, or for the defaults of what it sets.
 pub(crate) fn refuse(fields: &Fields, name: &str) -> Result<(), ApiError> {
     match fields.get(name) {
-        None | Some(Value::Bool(false)) => Ok(()),
-        Some(_) => Err(unsupported(name)),
+        Some(value) if value.is_object() || !is_harmless(name, value) => Err(unsupported(name)),
+        _ => Ok(()),
     }
 }
 
@@ -208,7 +208,7 @@ fn unsupported(name: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::metrics::MetricsConfig;
@@ -269,6 +269,16 @@ mod tests {
                 Some((code, param.to_owned())),
                 "{body}"
             );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_may_ask_for_nothing() {
+        for value in [json!(null), json!(false), json!([]), json!("")] {
+            for name in ["stop_regex", "image_data", "guided_json"] {
+                let body = json!({ name: value });
+                assert_eq!(refusal(body.clone(), true), None, "{body}");
+            }
         }
     }
 

@@ -1,14 +1,15 @@
 //! Fields that other paths have.
 //!
 //! What is unknown is ignored, but whoever sends these has them from another path and counts on what
-//! they do there. They are refused in the words of this path, unless they ask for nothing.
+//! they do there. They are refused in the words of this path, unless they ask for nothing, or this
+//! path's own field is there as well: some clients send a body that suits several servers.
 
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 
-/// A field of other paths, and where this one has it; `None`: nowhere.
+/// A field of other paths, and where this one has it, seen from the same object; `None`: nowhere.
 pub(crate) type Foreign = (&'static str, Option<&'static str>);
 
 /// Of `/v1/chat/completions` and `/v1/completions`.
@@ -60,16 +61,13 @@ pub(crate) const GENERATE: &[Foreign] = &[
 
 /// Of the `sampling_params` of `/generate`.
 pub(crate) const SAMPLING_PARAMS: &[Foreign] = &[
-    ("max_tokens", Some("sampling_params.max_new_tokens")),
-    (
-        "max_completion_tokens",
-        Some("sampling_params.max_new_tokens"),
-    ),
-    ("max_output_tokens", Some("sampling_params.max_new_tokens")),
-    ("min_tokens", Some("sampling_params.min_new_tokens")),
-    ("stop_sequences", Some("sampling_params.stop")),
-    ("seed", Some("sampling_params.sampling_seed")),
-    ("response_format", Some("sampling_params.json_schema")),
+    ("max_tokens", Some("max_new_tokens")),
+    ("max_completion_tokens", Some("max_new_tokens")),
+    ("max_output_tokens", Some("max_new_tokens")),
+    ("min_tokens", Some("min_new_tokens")),
+    ("stop_sequences", Some("stop")),
+    ("seed", Some("sampling_seed")),
+    ("response_format", Some("json_schema")),
 ];
 
 /// Of `/v1/responses`.
@@ -118,15 +116,13 @@ pub(crate) const MESSAGES: &[Foreign] = &[
 /// Refuses the first of these fields that asks for something.
 pub(crate) fn refuse(fields: &Fields, foreign: &[Foreign]) -> Result<(), ApiError> {
     for &(name, here) in foreign {
-        if fields
-            .get(name)
-            .is_none_or(|value| is_harmless(name, value))
-        {
+        let harmless = (fields.get(name)).is_none_or(|value| is_harmless(name, value));
+        if harmless || here.is_some_and(|here| is_given(fields, here)) {
             continue;
         }
         let path = fields.path(name);
         let instead = match here {
-            Some(here) => format!("send '{here}' instead"),
+            Some(here) => format!("send '{}' instead", fields.path(here)),
             None => "nothing here does what it asks for".to_owned(),
         };
         let message = format!("'{path}' is not a parameter of this path: {instead}.");
@@ -135,17 +131,26 @@ pub(crate) fn refuse(fields: &Fields, foreign: &[Foreign]) -> Result<(), ApiErro
     Ok(())
 }
 
+/// Whether a field, perhaps one within another, has a value.
+fn is_given(fields: &Fields, path: &str) -> bool {
+    let mut names = path.split('.');
+    let first = names.next().and_then(|name| fields.get(name));
+    let value = names.fold(first, |value, name| value?.get(name));
+    value.is_some_and(|value| !value.is_null())
+}
+
 /// Whether the answer would be the same without it.
-fn is_harmless(name: &str, value: &Value) -> bool {
+pub(crate) fn is_harmless(name: &str, value: &Value) -> bool {
     let is = |number: f64| value.as_f64() == Some(number);
     match (name, value) {
         ("parallel_tool_calls" | "add_generation_prompt" | "separate_reasoning", value) => {
             value == &Value::Bool(true)
         }
         ("n", _) => is(1.0),
-        ("top_logprobs", _) => is(0.0),
+        ("top_logprobs" | "min_new_tokens" | "min_tokens", _) => is(0.0),
         ("response_format", value) => value["type"] == "text",
-        (_, Value::Bool(false)) => true,
+        (_, Value::Bool(false) | Value::Null) => true,
+        (_, Value::String(text)) => text.is_empty(),
         (_, Value::Array(values)) => values.is_empty(),
         (_, Value::Object(entries)) => entries.is_empty(),
         _ => false,
@@ -242,6 +247,23 @@ mod tests {
                 json!({"n": 1.0, "parallel_tool_calls": true, "top_logprobs": 0}),
             ),
             (OPENAI, json!({"never_heard_of": 1})),
+            // Bodies for several servers.
+            (
+                OPENAI,
+                json!({"max_new_tokens": 16, "max_tokens": 16, "min_new_tokens": 0}),
+            ),
+            (
+                GENERATE,
+                json!({"max_tokens": 4, "sampling_params": {"max_new_tokens": 4}, "min_tokens": 0}),
+            ),
+            (
+                RESPONSES,
+                json!({"system": "", "max_tokens": 9, "max_output_tokens": 9}),
+            ),
+            (
+                SAMPLING_PARAMS,
+                json!({"max_tokens": 4, "max_new_tokens": 4}),
+            ),
         ] {
             assert_eq!(refusal(foreign, &body), None, "{body}");
         }
@@ -252,5 +274,9 @@ mod tests {
         ] {
             assert!(refusal(MESSAGES, &body).is_some(), "{body}");
         }
+        let own_is_null = json!({"max_new_tokens": 16, "max_tokens": null});
+        assert!(refusal(OPENAI, &own_is_null).is_some());
+        let body = json!({"max_new_tokens": 16, "sampling_params": {"top_p": 1}});
+        assert!(refusal(GENERATE, &body).is_some());
     }
 }

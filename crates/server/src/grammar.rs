@@ -34,7 +34,6 @@ use allowed_calls::AllowedCalls;
 use answer::AnswerConstraint;
 use call_tokens::CallTokens;
 use compiler::{Compiler, Fault};
-pub(crate) use finite::has_finite_value;
 use forced_call::ForcedCall;
 use json::JsonConstraint;
 use reasoning::Marks;

@@ -151,8 +151,9 @@ struct MaskedTree<'a> {
 }
 
 impl MaskedTree<'_> {
-    /// Masks a node, unless all may follow it, and what can be chosen below it: a child that its parent's mask bans is never
-    /// reached, nor is what hangs on it. The constraint stands behind the node's token.
+    /// Masks a node, unless all may follow it, and what can be chosen below it: a child that its
+    /// parent's mask bans is never reached, nor is what hangs on it. The constraint stands behind the
+    /// node's token.
     fn visit(&mut self, node: usize, constraint: &mut dyn Constraint) {
         let words = node * self.width..(node + 1) * self.width;
         let free = constraint.allows_all();

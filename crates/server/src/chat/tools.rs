@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use crate::error::{ApiError, shorten};
 use crate::fields::{Fields, wrong_type};
-use crate::grammar::has_finite_value;
 use crate::tool_calls::{Tool, ToolSet};
 
 /// Tools of one request at most.
@@ -107,15 +106,9 @@ fn definitions(listed: &[Value]) -> Result<Vec<Tool>, ApiError> {
             ));
         }
         function.string("description")?;
-        let strict = function.boolean("strict")?.unwrap_or(false);
+        function.boolean("strict")?;
         function.object("parameters")?;
         let parameters = function.get("parameters").cloned();
-        if strict && !parameters.as_ref().is_none_or(has_finite_value) {
-            let message = "No finite value fits the schema, as when it requires itself without \
-                           end.";
-            let path = function.path("parameters");
-            return Err(ApiError::invalid("invalid_json_schema", path, message));
-        }
         tools.push(Tool {
             name: name.to_owned(),
             parameters: parameters.unwrap_or_default(),

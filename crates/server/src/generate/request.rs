@@ -240,6 +240,9 @@ fn renamed(params: &Map<String, Value>, strict: bool) -> Result<Map<String, Valu
     let mut renamed = Map::new();
     for (name, value) in params.iter().filter(|(_, value)| !value.is_null()) {
         if SAMPLING_REFUSED.contains(&name.as_str()) {
+            if foreign_fields::is_harmless(name, value) {
+                continue;
+            }
             let message = format!("The parameter '{name}' is not supported by this server.");
             let path = fields.path(name);
             return Err(ApiError::invalid("unsupported_parameter", path, message));

@@ -7,7 +7,7 @@ use engine::{Constraint, ConstraintState, OutputConstraint};
 
 use super::call_tokens::CallTokens;
 use super::masks::{allow, ban};
-use crate::text_stream::{Ahead, TextOptions, TextStream};
+use crate::text_stream::{Ahead, Split, TextOptions, TextStream};
 use crate::tool_calls::{AllowedNames, ToolSet};
 use crate::vocabulary::Vocabulary;
 
@@ -49,7 +49,11 @@ impl AllowedCalls {
         let names = AllowedNames::new(set.callable.as_ref()?);
         // What ends the text for the client ends the request, too.
         let text = TextOptions {
-            split: text.split,
+            // Nobody asks it how much was reasoning.
+            split: match text.split {
+                Split::Joined { .. } => Split::Off,
+                split => split,
+            },
             tools: Some(Arc::new(ToolSet {
                 parallel: true,
                 ..(**set).clone()

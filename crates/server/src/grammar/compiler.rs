@@ -194,13 +194,14 @@ fn compile(factory: &ParserFactory, schema: &JsonSchema) -> Result<Entry, String
         ..JsonCompileOptions::default()
     };
     let mut whole = Value::Object(schema.schema.clone());
+    let has_value = has_finite_value(&whole);
     options.apply_to(&mut whole);
     let parser = factory.create_parser(TopLevelGrammar::from_json_schema(whole));
     let mut matcher = Matcher::new(parser);
     if let Some(error) = matcher.get_error() {
         return Err(one_line(&error));
     }
-    if !has_finite_value(&Value::Object(schema.schema.clone())) {
+    if !has_value {
         return Err("no finite value fits it, as when it requires itself without end".into());
     }
     // Some faults show only when a first token is asked for.

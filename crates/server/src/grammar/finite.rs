@@ -3,7 +3,8 @@
 //! An object that must have a property of its own kind has no finite value. A text of such a schema
 //! can be begun and never ended, so a parser of texts does not see it.
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
 
@@ -37,16 +38,21 @@ fn type_of(value: &Value) -> Types {
     })
 }
 
+/// Entries of schemas that are looked at, one that is looked at again included: some tens of
+/// milliseconds.
+const WORK_MAX: usize = 1_000_000;
+
 /// Whether a finite value may fit a schema. `false` is certain; of keywords that are not understood
-/// the best is assumed.
+/// the best is assumed, as of a schema that takes too long.
 pub(crate) fn has_finite_value(schema: &Value) -> bool {
     let mut search = Search {
         root: schema,
         targets: HashMap::new(),
+        work: Cell::new(0),
     };
     search.collect(schema);
     search.settle();
-    search.types(schema) != 0
+    search.types(schema) != 0 || search.is_tired()
 }
 
 /// The schemas that references lead to, and the types that values of them are known to have: the
@@ -54,6 +60,7 @@ pub(crate) fn has_finite_value(schema: &Value) -> bool {
 struct Search<'a> {
     root: &'a Value,
     targets: HashMap<&'a str, Target<'a>>,
+    work: Cell<usize>,
 }
 
 struct Target<'a> {
@@ -61,17 +68,17 @@ struct Target<'a> {
     schema: Option<&'a Value>,
     types: Types,
     /// References whose targets have to be looked at again when this one grows.
-    users: Vec<&'a str>,
+    users: HashSet<&'a str>,
 }
 
 impl<'a> Search<'a> {
     /// Notes every reference that can be reached.
     fn collect(&mut self, schema: &'a Value) {
         let mut found = Vec::new();
-        references(schema, &mut found);
+        references(schema, &mut found, &self.work);
         let mut left: Vec<(&'a str, Option<&'a str>)> = Vec::new();
         left.extend(found.drain(..).map(|name| (name, None)));
-        while let Some((name, user)) = left.pop() {
+        while let (false, Some((name, user))) = (self.is_tired(), left.pop()) {
             if let Some(target) = self.targets.get_mut(name) {
                 target.users.extend(user);
                 continue;
@@ -84,7 +91,7 @@ impl<'a> Search<'a> {
             };
             self.targets.insert(name, target);
             if let Some(schema) = schema {
-                references(schema, &mut found);
+                references(schema, &mut found, &self.work);
                 left.extend(found.drain(..).map(|own| (own, Some(name))));
             }
         }
@@ -92,20 +99,26 @@ impl<'a> Search<'a> {
 
     /// Lets the sets grow until they agree.
     fn settle(&mut self) {
-        let mut left: Vec<&'a str> = self.targets.keys().copied().collect();
-        while let Some(name) = left.pop() {
+        let mut left: VecDeque<&'a str> = self.targets.keys().copied().collect();
+        let mut queued: HashSet<&'a str> = left.iter().copied().collect();
+        while let (false, Some(name)) = (self.is_tired(), left.pop_front()) {
+            queued.remove(name);
             let target = &self.targets[name];
             let Some(schema) = target.schema else {
                 continue;
             };
             let types = self.types(schema);
             if types != target.types {
-                left.extend(&target.users);
+                left.extend(target.users.iter().filter(|user| queued.insert(user)));
                 if let Some(target) = self.targets.get_mut(name) {
                     target.types = types;
                 }
             }
         }
+    }
+
+    fn is_tired(&self) -> bool {
+        self.work.get() > WORK_MAX
     }
 
     /// Types of the values of a schema, as far as the targets are known.
@@ -115,6 +128,14 @@ impl<'a> Search<'a> {
             Value::Object(object) => object,
             _ => return ALL,
         };
+        if self.is_tired() {
+            return ALL;
+        }
+        let entries = object.values().map(|value| match value {
+            Value::Array(values) => 1 + values.len(),
+            _ => 1,
+        });
+        self.work.set(self.work.get() + 1 + entries.sum::<usize>());
         let mut types = declared(object);
         if let Some(Value::String(name)) = object.get("$ref") {
             types &= self.targets.get(name.as_str()).map_or(ALL, |t| t.types);
@@ -185,30 +206,29 @@ fn declared(schema: &Map<String, Value>) -> Types {
 }
 
 /// References in a schema and in all that is part of it, those within definitions left out, which
-/// only count where something leads to them.
-fn references<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
+/// only count where something leads to them. `work` counts what is looked at.
+fn references<'a>(schema: &'a Value, found: &mut Vec<&'a str>, work: &Cell<usize>) {
+    work.set(work.get() + 1);
     let Value::Object(object) = schema else {
         return;
     };
+    if work.get() > WORK_MAX {
+        return;
+    }
     if let Some(Value::String(name)) = object.get("$ref") {
         found.push(name);
     }
-    for name in ["additionalProperties", "items", "additionalItems"] {
-        object
-            .get(name)
-            .into_iter()
-            .for_each(|part| references(part, found));
-    }
-    for name in ["allOf", "anyOf", "oneOf", "prefixItems", "items"] {
-        let parts = object.get(name).and_then(Value::as_array);
-        parts
-            .into_iter()
-            .flatten()
-            .for_each(|part| references(part, found));
-    }
+    let singles = ["additionalProperties", "items", "additionalItems"];
+    let singles = singles.iter().filter_map(|name| object.get(*name));
+    let lists = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
+    let lists = lists
+        .iter()
+        .filter_map(|name| object.get(*name)?.as_array());
     let properties = object.get("properties").and_then(Value::as_object);
     let properties = properties.into_iter().flat_map(Map::values);
-    properties.for_each(|part| references(part, found));
+    for part in singles.chain(lists.flatten()).chain(properties) {
+        references(part, found, work);
+    }
 }
 
 /// Where a reference within the same schema leads.
@@ -369,5 +389,24 @@ mod tests {
         };
         assert!(has_finite_value(&chain(json!({"type": "null"}))));
         assert!(!has_finite_value(&chain(link(0))));
+    }
+
+    /// Every one of the many references grows in a round of its own.
+    #[test]
+    fn many_references_of_one_schema_take_no_time() {
+        let count = 20_000;
+        let same = vec![to("b"); count];
+        let schema =
+            json!({"anyOf": [to("a")], "$defs": {"a": {"anyOf": same}, "b": {"type": "null"}}});
+        assert!(has_finite_value(&schema));
+        let link = |index: usize| json!({"allOf": [to(&format!("d{}", index + 1))]});
+        let links = (0..count).map(|index| (format!("d{index}"), link(index)));
+        let mut all: Map<String, Value> = links.collect();
+        all.insert(format!("d{count}"), json!({"type": "null"}));
+        let each: Vec<Value> = (0..count).map(|index| to(&format!("d{index}"))).collect();
+        all.insert("a".into(), json!({"anyOf": each}));
+        assert!(has_finite_value(
+            &json!({"$ref": "#/$defs/a", "$defs": all})
+        ));
     }
 }

@@ -86,7 +86,7 @@ fn others(limits: &BodyLimits) -> Fields {
         false => "Without effect",
     };
     let priority = described(integer(i64::MIN, i64::MAX), order);
-    let absent = || json!({"enum": [false, null], "description": "Not supported"});
+    let absent = || json!({"enum": [false, null, "", []], "description": "Not supported"});
     let refused = REFUSED.iter().map(|&name| (name, absent()));
     let all = ignored.chain(refused);
     let salt = "Only requests with the same one share what is kept of their prompts";

@@ -171,6 +171,9 @@ fn finding_out_costs_a_full_batch_half_a_percent_at_most() {
         let timed = Auto::new(large_target(), true);
         let ms = |choice: Choice| timed.table_ms(choice, 32, 0);
         let mut auto = Auto::new(large_target(), true);
+        // What one request alone did not lose is not lost later.
+        let alone = |choice: Choice| timed.table_ms(choice, 1, 0);
+        waves(&mut auto, (20, 1, 400), &GOOD, alone);
         waves(&mut auto, (1, 32, 192), &prediction, ms);
         let (generated, time, drafted) = waves(&mut auto, (5, 32, 192), &prediction, ms);
         let plain = 32.0 / ms(Choice::uniform(Shape::Plain, 32));
