@@ -144,7 +144,7 @@ fn bound_and_free_requests_run_beside_each_other() {
         (text, choice["finish_reason"].clone())
     };
     let alone: Vec<_> = bodies.iter().map(|body| ask(&server, body)).collect();
-    let threads: Vec<_> = (bodies.iter().cycle().take(18).cloned())
+    let threads: Vec<_> = (bodies.iter().cycle().take(12).cloned())
         .map(|body| {
             let server = Arc::clone(&server);
             std::thread::spawn(move || ask(&server, &body))

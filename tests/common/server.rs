@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// Nothing here takes longer, even in a build without optimisation.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A running server with the bundled pair; it ends with the test.
 #[derive(Debug)]

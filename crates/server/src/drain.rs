@@ -27,7 +27,10 @@ pub(crate) async fn drain(
     app.leave();
     tracing::info!(requests = app.in_flight(), "draining");
     let waiting = async {
-        tokio::time::sleep(config.drain_delay).await;
+        // A sleep of no time is one of a millisecond or more.
+        if !config.drain_delay.is_zero() {
+            tokio::time::sleep(config.drain_delay).await;
+        }
         app.drain();
         connections.close();
         tokio::time::timeout(config.drain_timeout, until_idle(app))
