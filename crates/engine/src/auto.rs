@@ -10,7 +10,7 @@
 //! What is not run tells nothing, so it is tried now and then, one step each. Such probes may lose a
 //! share of the time, by what is known before them: [`PROBE_LOSS`] at first and after one that was
 //! faster than expected or changed the choice; half as much after each other one, down to
-//! [`PROBE_LOSS_LEAST`].
+//! [`PROBE_LOSS_LEAST`], but for n sequences no less than the nth part.
 
 mod averages;
 mod outlook;
@@ -218,7 +218,9 @@ impl Auto {
             return;
         };
         let probe_ms = self.probe_ms.take();
-        let saved = self.allowance + self.probe_loss * ms;
+        // A probe of n sequences says n times as much.
+        let loss = self.probe_loss.max(PROBE_LOSS / drafting as f64);
+        let saved = self.allowance + loss * ms;
         self.allowance = saved.min(ALLOWANCE_STEPS * ms);
         // Shapes of requests' own, or lowered ones, were not rated.
         if rows == choice.rows + plain {
