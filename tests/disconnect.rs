@@ -113,13 +113,17 @@ fn resident(server: &Server) -> u64 {
 
 /// So many rounds of all phases; the first ones bring memory to what it stays at.
 fn rounds(first: usize, count: usize) {
-    // A small pool, all of which is soon in use: pages that are first touched late look like a leak.
+    // A small pool, all of which is used at once: pages that are first touched late look like a leak.
     let flags = [
         "--max-running-requests=1",
         "--chunked-prefill-size=128",
         "--max-total-tokens=4096",
     ];
     let server = Server::start(&[&flags[..], &["--log-level=warn"]].concat());
+    let all = json!({"model": "spinney-tiny", "prompt": vec![40; 4_000], "max_tokens": 90});
+    server
+        .post("/v1/completions", &with(all, json!({"ignore_eos": true})))
+        .ok();
     let round = || PHASES.iter().for_each(|&phase| leave(&server, phase));
     (0..first).for_each(|_| round());
     let before = resident(&server);
