@@ -56,7 +56,7 @@ pub(crate) struct App {
     draining: AtomicBool,
     in_flight: Arc<AtomicUsize>,
     /// Requests that may be parsed, rendered and tokenised at the same time.
-    parsing: Semaphore,
+    parsing: Arc<Semaphore>,
 }
 
 /// A generation request that the drain waits for.
@@ -101,7 +101,7 @@ impl App {
             leaving: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             in_flight: Arc::new(AtomicUsize::new(0)),
-            parsing: Semaphore::new(cores),
+            parsing: Arc::new(Semaphore::new(cores)),
         }
     }
 
@@ -210,14 +210,15 @@ impl App {
     ) -> Result<T, ApiError> {
         let failed =
             |error: &dyn std::fmt::Display| ApiError::internal(request_id, &error.to_string());
-        let permit = self
-            .parsing
-            .acquire()
-            .await
-            .map_err(|error| failed(&error))?;
+        let permit = Arc::clone(&self.parsing).acquire_owned().await;
+        let permit = permit.map_err(|error| failed(&error))?;
         let app = Arc::clone(self);
-        let result = tokio::task::spawn_blocking(move || work(&app)).await;
-        drop(permit);
+        let result = tokio::task::spawn_blocking(move || {
+            // Kept to the end of the work, not to that of its client.
+            let _permit = permit;
+            work(&app)
+        })
+        .await;
         result.unwrap_or_else(|error| Err(failed(&error)))
     }
 
