@@ -316,8 +316,7 @@ impl Auto {
     /// never drafted for: the next request need not be like the last.
     fn probe(&mut self, drafting: &[&PhiAverage], plain: usize) -> Option<Choice> {
         let idle = |used: u64| self.step >= used + PROBE_STEPS;
-        let unknown = drafting.iter().filter(|phi| phi.seen.is_none()).count();
-        let news = 2 * unknown >= drafting.len();
+        let news = 2 * self.unknown >= drafting.len();
         let kind = self.current.kind();
         let wanted = |other: Kind| match kind {
             Kind::Plain => {

@@ -1,6 +1,6 @@
 //! How long steps take beside what the timing table says.
 //!
-//! The table was measured once, at start, with one sequence and with four, and perhaps on a busy
+//! The table was measured once, at start, with a few numbers of sequences, and perhaps on a busy
 //! machine. What steps took since is kept as a mean of `ln(ms / table)` for every kind of drafts and
 //! row bucket. A time that is asked for is corrected by its own kind's buckets, the near ones most;
 //! as far as they know nothing, by all steps, so that a machine that became slower as a whole does
